@@ -1,0 +1,52 @@
+# Every target sets up what it needs; see CONTRIBUTING.md.
+SHELL := /bin/bash
+unexport PYTHONDONTWRITEBYTECODE
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+export UV_LINK_MODE ?= copy
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+SCALE ?= 1
+STAMP := .venv/.ready
+
+.PHONY: demo test unit acceptance soak bench serve lint test-gpu setup clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml sdk/pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet -r requirements.lock
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps -e ./sdk -e .
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/pitstop demo
+
+test: unit acceptance
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest -m "not acceptance and not soak and not gpu" -rs
+
+acceptance: $(STAMP)
+	$(BIN)/python -m pytest -m "acceptance" -rs
+
+soak: $(STAMP)
+	SCALE=$(SCALE) $(BIN)/python -m pytest -m soak -rs --timeout=1800
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -m gpu -rs
+
+serve: $(STAMP)
+	$(BIN)/pitstop serve
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf build .venv

@@ -1,0 +1,1 @@
+"""The `pitstop` command: one small module a command, imported only when that command runs."""

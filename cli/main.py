@@ -1,0 +1,59 @@
+"""The table of commands and their lazy start."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+__all__ = ["COMMANDS", "UsageError", "run"]
+
+# name -> (module under cli/, one line of help); only the module of the command that runs is imported.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "diagnose": ("diagnose", "say what broke, and why, from what a run left behind"),
+}
+
+
+class UsageError(Exception):
+    """Bad usage or unreadable input: one line that says what to do; exit status 2."""
+
+
+def overview() -> str:
+    """The text of `pitstop --help`."""
+    width = max(len(name) for name in COMMANDS)
+    rows = "\n".join(f"  {name:<{width}}  {help_line}" for name, (_, help_line) in COMMANDS.items())
+    return (
+        f"Usage: pitstop COMMAND [OPTIONS]\n\nThe pit crew of large training runs.\n\nCommands:\n{rows}\n\n"
+        "pitstop COMMAND --help describes one command; pitstop --version prints the version."
+    )
+
+
+def fail(message: str, status: int) -> NoReturn:
+    print(f"pitstop: {message}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Start the command that `arguments` name. Ends the process with CONTRACT.md's exit statuses."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(overview())
+        raise SystemExit(0 if arguments else 2)
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"pitstop {version('pitstop')}")
+        raise SystemExit(0)
+    entry = COMMANDS.get(arguments[0])
+    if entry is None:
+        fail(f"no command {arguments[0]!r}; pitstop --help lists them", 2)
+    module = importlib.import_module(f"cli.{entry[0]}")
+    try:
+        module.app(args=list(arguments[1:]), prog_name=f"pitstop {arguments[0]}")
+    except UsageError as error:
+        fail(str(error), 2)
+    except BrokenPipeError:
+        # The reader of our output went away; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None

@@ -1,0 +1,1 @@
+"""How trouble is noticed: readers, process supervision, measurements, leases."""

@@ -1,0 +1,1 @@
+"""Readers: bytes that a run left behind become lines with rank, node and time."""

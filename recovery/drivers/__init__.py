@@ -1,0 +1,1 @@
+"""Drivers carry an action out on a kind of cluster."""

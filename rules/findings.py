@@ -1,0 +1,35 @@
+"""Findings: all that reading, matching and measuring brought out of a run's remains, ready to be ranked into one diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rules.diagnosis import Input
+from rules.signal import Line, Measurement, Signal
+
+__all__ = ["Findings", "RankSpan"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpan:
+    """What is known of one rank's output: how much, and when it began and ended (seconds since the epoch)."""
+
+    rank: int
+    lines: int
+    first_time: float | None = None
+    last_time: float | None = None
+    last_line: Line | None = None
+    last_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Signals in reading order, measurements that compression kept, the span of each rank, and what was read."""
+
+    signals: tuple[Signal, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    spans: Mapping[int, RankSpan] = field(default_factory=dict)
+    inputs: tuple[Input, ...] = ()
+    lines: int = 0
+    last_lines: tuple[Line, ...] = ()

@@ -1,0 +1,1 @@
+"""Pitstop inside a training process: `import pitstop`."""
