@@ -81,8 +81,10 @@ class Rule:
 
 
 FIELDS = frozenset(
-    ("code", "title", "role", "reason", "any", "all", "none", "window", "captures", "weight")
-    + ("overrides", "explained_by", "severity", "reference", "collect", "examples")
+    {
+        *("code", "title", "role", "reason", "any", "all", "none", "window", "captures", "weight"),
+        *("overrides", "explained_by", "severity", "reference", "collect", "examples"),
+    }
 )
 
 
