@@ -16,10 +16,58 @@ import yaml
 
 from rules.taxonomy import NONE, UNKNOWN, Severity, Taxonomy, load_taxonomy
 
-__all__ = ["PACK_FOLDER", "Examples", "PackError", "Rule", "RuleRole", "SeverityOverride", "load_packs", "parse_pack"]
+__all__ = [
+    "CAPTURES",
+    "PACK_FOLDER",
+    "Examples",
+    "Mark",
+    "PackError",
+    "Phase",
+    "Rule",
+    "RuleRole",
+    "SeverityOverride",
+    "load_packs",
+    "parse_pack",
+]
 
 PACK_FOLDER = Path(__file__).parent / "packs"
 DEFAULT_WEIGHT = {"root": 60, "cascade": 40, "teardown": 20, "context": 0, "routine": 0}
+
+# The capture names that ranking reads; a rule may have others, which are only shown.
+CAPTURES: Mapping[str, str] = {
+    "node": "host on which the fault sits (not the host that reports, where they differ)",
+    "gpu": "PCI address, UUID or index of the GPU",
+    "unit": "unit of the GPU that faulted, such as GPCCLIENT_T1_10",
+    "pid": "process that the line is about",
+    "rank": "global rank or task that failed",
+    "local_rank": "rank on its node that failed",
+    "reporter": "rank that reports, where it is not the one that failed (a waiting rank, a survivor)",
+    "link": "link, port or adapter",
+    "peer": "address or name of the remote side, which is the suspect",
+    "path": "file, directory or mount",
+    "port": "TCP port",
+    "service": "external service or its host",
+    "step": "training step or iteration",
+    "group": "process group: its id, uid or description",
+    "sequence": "sequence number of the collective that timed out",
+    "operation": "operation of the collective, such as ALLREDUCE",
+    "size": "its number of elements in",
+    "size_out": "its number of elements out",
+    "timeout_ms": "the time limit of the collective, milliseconds",
+    "elapsed_ms": "how long it ran, milliseconds",
+    "enqueued": "sequence number of the last collective that the rank enqueued",
+    "completed": "sequence number of the last collective that the rank completed",
+    "exit_code": "exit status of a process; negative or above 128 for a signal",
+    "signal": "number or name of a signal",
+    "failed_at": "time of a failure as a launcher summary prints it",
+    "requested": "memory asked for, with its unit",
+    "capacity": "memory of the device, with its unit",
+    "free": "memory free on the device, with its unit",
+    "allocated": "memory in live use by this process, with its unit",
+    "reserved": "memory held by the allocator (live and cached) or cached only, with its unit",
+    "contiguous": "largest block that could be had, with its unit",
+    "scale": "loss scale after the line",
+}
 
 
 class PackError(ValueError):
@@ -34,6 +82,33 @@ class RuleRole(StrEnum):
     TEARDOWN = "teardown"
     CONTEXT = "context"
     ROUTINE = "routine"
+
+
+class Mark(StrEnum):
+    """What a line says about where the job is in its life, beside whatever else it says. For context and routine rules.
+
+    start: a launcher, a process or a communicator begins; preparation: data is downloaded, tokenised, mapped or indexed;
+    loading: weights or a checkpoint are read; progress: a training or evaluation step was completed; save and saved: a
+    checkpoint save begins and has ended; restart: a new attempt begins after a failure; finished: the job ended well;
+    exit: one process's entry in a launcher's summary (captures exit_code, rank, node, failed_at).
+    """
+
+    START = "start"
+    PREPARATION = "preparation"
+    LOADING = "loading"
+    PROGRESS = "progress"
+    SAVE = "save"
+    SAVED = "saved"
+    RESTART = "restart"
+    FINISHED = "finished"
+    EXIT = "exit"
+
+
+class Phase(StrEnum):
+    """Part of a job's life to which a rule is limited: before the first completed step, as far as visible lines prove it, or not."""
+
+    START = "start"
+    RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +134,15 @@ class Rule:
     `weight` (0-100) says how directly the line names the cause: 90 a vendor code or a message that can mean nothing else, 60 a
     clear error, 30 a generic symptom. `overrides` lists rule codes or reasons that are consequences of this one wherever both
     appear; `explained_by` lists those that make this one a consequence.
+
+    A root rule names a cause. A cascade rule with a reason names what to report when no root is in the evidence (the taxonomy's
+    unattributed reasons: a collective timeout, a lost peer, an exit code). `reason: unknown` says that something failed without
+    saying what.
+
+    `marks` places the job in its life (see Mark). `phase: start` counts only where visible lines prove that the job is still
+    starting (a start, preparation or loading mark and no completed step after it); `phase: running` only where they do not.
+    `at_least`: fewer matches than this are noise. `transient`: a warning that the software retries by itself; it is a cause only
+    if a failure follows. `recovers` lists rule codes or reasons that this line ends ("nfs: server OK", a retry that succeeded).
     """
 
     code: str
@@ -77,6 +161,11 @@ class Rule:
     severity: tuple[SeverityOverride, ...] = ()
     reference: str = ""
     collect: tuple[str, ...] = ()
+    marks: Mark | None = None
+    phase: Phase | None = None
+    at_least: int = 1
+    transient: bool = False
+    recovers: tuple[str, ...] = ()
     examples: Examples = field(default_factory=Examples)
 
 
@@ -123,6 +212,14 @@ def parse_rule(entry: object, pack: str, taxonomy: Taxonomy) -> Rule:
     examples = entry.get("examples") or {}
     if not isinstance(examples, Mapping) or set(examples) - {"match", "miss"}:
         raise PackError(f"{where}: examples is {{match: [...], miss: [...]}}")
+    try:
+        marks = Mark(entry["marks"]) if entry.get("marks") is not None else None
+        phase = Phase(entry["phase"]) if entry.get("phase") is not None else None
+    except ValueError as error:
+        raise PackError(f"{where}: {error}; marks is one of {', '.join(Mark)}, phase one of {', '.join(Phase)}") from None
+    at_least, transient = entry.get("at_least", 1), entry.get("transient", False)
+    if not isinstance(at_least, int) or at_least < 1 or not isinstance(transient, bool):
+        raise PackError(f"{where}: at_least is a number from 1, transient true or false")
     weight, window = entry.get("weight", DEFAULT_WEIGHT[role]), entry.get("window", 0)
     if not isinstance(weight, int) or not 0 <= weight <= 100 or not isinstance(window, int) or window < 0:
         raise PackError(f"{where}: weight is 0 to 100, window a number of lines")
@@ -143,6 +240,11 @@ def parse_rule(entry: object, pack: str, taxonomy: Taxonomy) -> Rule:
         severity=tuple(overrides),
         reference=str(entry.get("reference", "")),
         collect=strings(entry.get("collect"), where, "collect"),
+        marks=marks,
+        phase=phase,
+        at_least=at_least,
+        transient=transient,
+        recovers=strings(entry.get("recovers"), where, "recovers"),
         examples=Examples(
             strings(examples.get("match"), where, "examples.match"), strings(examples.get("miss"), where, "examples.miss")
         ),
@@ -178,7 +280,7 @@ def load_packs(folder: Path = PACK_FOLDER) -> tuple[Rule, ...]:
             rules[rule.code] = rule
     known = set(rules) | {rule.reason for rule in rules.values() if rule.reason} | set(taxonomy.reasons) | {UNKNOWN}
     for rule in rules.values():
-        for other in (*rule.overrides, *rule.explained_by):
+        for other in (*rule.overrides, *rule.explained_by, *rule.recovers):
             if other not in known:
                 raise PackError(f"rule {rule.code}: {other!r} is neither a rule code nor a reason")
     return tuple(rules.values())
