@@ -105,7 +105,7 @@ class Mark(StrEnum):
 
 
 class Phase(StrEnum):
-    """Part of a job's life to which a rule is limited: before the first completed step, as far as visible lines prove it, or not."""
+    """The part of a job's life to which a rule is limited: before its first completed step, as far as lines prove it, or not."""
 
     START = "start"
     RUNNING = "running"
