@@ -1,0 +1,130 @@
+"""The words of recovery: actions, modes, directives, and a decision with the reasons it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from rules.signal import Trust
+
+__all__ = [
+    "DEFAULT_MODES",
+    "OWN_ACTIONS",
+    "RELAUNCHES",
+    "WITNESSED_ACTIONS",
+    "Action",
+    "Audience",
+    "Decision",
+    "DirectiveKind",
+    "Ground",
+    "Mode",
+    "Resume",
+]
+
+
+class Action(StrEnum):
+    """What the policy chooses. All but the last two concern the processes of the failed job alone."""
+
+    NONE = "none"
+    RETRY = "retry"
+    RESTART = "restart"
+    ROLLBACK = "rollback"
+    SHRINK = "shrink"
+    STOP = "stop"
+    RESET_GPU = "reset_gpu"
+    ISOLATE = "isolate"
+
+
+# An action that starts the job's processes again, and so spends the budget of its root cause.
+RELAUNCHES = frozenset({Action.RETRY, Action.RESTART, Action.ROLLBACK, Action.SHRINK})
+# What the word of the job's own processes may cause (law 2): nothing but these.
+OWN_ACTIONS = frozenset({Action.NONE, Action.RETRY, Action.RESTART, Action.ROLLBACK, Action.STOP})
+# What takes resources away, from the job or from everybody: only on the word of a node or the cluster.
+WITNESSED_ACTIONS = frozenset(Action) - OWN_ACTIONS
+
+
+class Mode(StrEnum):
+    """How far an action of one kind may go by itself, in rising order."""
+
+    OBSERVE = "observe"
+    SUGGEST = "suggest"
+    APPROVE = "approve"
+    AUTO = "auto"
+
+
+# A job's own processes: auto (shrinking never goes below the minimum that the owner set); beyond the job: only observe.
+DEFAULT_MODES: Mapping[Action, Mode] = MappingProxyType(
+    {
+        Action.NONE: Mode.AUTO,
+        Action.RETRY: Mode.AUTO,
+        Action.RESTART: Mode.AUTO,
+        Action.ROLLBACK: Mode.AUTO,
+        Action.SHRINK: Mode.AUTO,
+        Action.STOP: Mode.AUTO,
+        Action.RESET_GPU: Mode.OBSERVE,
+        Action.ISOLATE: Mode.OBSERVE,
+    }
+)
+
+
+class DirectiveKind(StrEnum):
+    """What a launcher is told (CONTRACT.md)."""
+
+    NONE = "none"
+    RETRY = "retry"
+    RESTART = "restart"
+    ROLLBACK = "rollback"
+    SHRINK = "shrink"
+    WAIT = "wait"
+    STOP = "stop"
+
+
+class Audience(StrEnum):
+    """Whom the reason of a stop is addressed to."""
+
+    OWNER = "owner"
+    OPERATORS = "operators"
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """One line that a decision rests on, and who vouches for it."""
+
+    rule: str | None
+    path: str
+    line: int | None
+    trust: Trust
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where training goes on from. `skip_batches`: half-open intervals of batch indices to leave out."""
+
+    step: int | None = None
+    checkpoint: str | None = None
+    skip_batches: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do about one failure, in which mode, and why. `would`: what mode auto would have said."""
+
+    action: Action
+    directive: DirectiveKind
+    mode: Mode
+    why: tuple[str, ...]
+    would: str
+    grounds: tuple[Ground, ...] = ()
+    audience: Audience | None = None
+    localise: bool = False
+    exclude: tuple[str, ...] = ()
+    use: tuple[str, ...] = ()
+    resume: Resume = field(default_factory=Resume)
+    delay_seconds: float = 0.0
+
+    @property
+    def sentence(self) -> str:
+        """The reasons as one text."""
+        return "; ".join(self.why)

@@ -1,0 +1,338 @@
+"""The policy: from a diagnosis and what is known of the job to a decision with its reasons. Pure; reads no clock and no store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from recovery.decision import (
+    DEFAULT_MODES,
+    RELAUNCHES,
+    WITNESSED_ACTIONS,
+    Action,
+    Audience,
+    Decision,
+    DirectiveKind,
+    Ground,
+    Mode,
+    Resume,
+)
+from rules.diagnosis import Diagnosis
+from rules.signal import Role, Trust
+from rules.taxonomy import Category, Remedy, Severity
+
+__all__ = ["TABLE", "Budget", "Checkpoint", "JobFacts", "Row", "Situation", "decide", "grounds", "witnessed_nodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The actions for one (severity, remedy), first to last: one step further with each relaunch that did not help."""
+
+    ladder: tuple[Action, ...]
+    why: str
+    retry_delay_seconds: float = 0.0
+
+
+_RETRY, _RESTART, _ROLLBACK, _ISOLATE, _RESET, _STOP = (
+    Action.RETRY,
+    Action.RESTART,
+    Action.ROLLBACK,
+    Action.ISOLATE,
+    Action.RESET_GPU,
+    Action.STOP,
+)
+
+TABLE: Mapping[tuple[Severity, Remedy], Row] = MappingProxyType(
+    {
+        (Severity.SEV3, Remedy.RETRY_IN_PLACE): Row((_RETRY, _RESTART, _ISOLATE), "passes by itself: retry, then restart", 5.0),
+        (Severity.SEV3, Remedy.LOCALISE): Row((_RETRY, _RESTART, _ISOLATE), "one of many may be at fault: retry, then find it"),
+        (Severity.SEV3, Remedy.FREE_RESOURCES): Row((_RETRY, _RESTART, _STOP), "something else holds what the job needs", 5.0),
+        (Severity.SEV3, Remedy.NONE): Row((Action.NONE, _RESTART, _STOP), "training goes on by itself"),
+        (Severity.SEV2, Remedy.RESTART_PROCESS): Row((_RESTART, _RESTART, _ISOLATE), "restart on the same resources"),
+        (Severity.SEV2, Remedy.LOCALISE): Row((_RESTART, _RESTART, _ISOLATE), "restart first, localise at the second occurrence"),
+        (Severity.SEV2, Remedy.REQUEUE): Row(
+            (_RESTART, _RESTART, _RESTART), "taken away from outside: start again when given back"
+        ),
+        (Severity.SEV2, Remedy.RESET_GPU): Row((_RESTART, _RESET, _ISOLATE), "restart now, reset the GPU if it comes back"),
+        (Severity.SEV2, Remedy.FREE_RESOURCES): Row((_RESTART, _RESTART, _STOP), "a leftover process holds the GPU", 5.0),
+        (Severity.SEV2, Remedy.ROLLBACK_CHECKPOINT): Row((_ROLLBACK, _ROLLBACK, _STOP), "go back to an earlier checkpoint"),
+        (Severity.SEV1, Remedy.ISOLATE_NODE): Row((_ISOLATE,), "isolate and go on without it"),
+        (Severity.SEV1, Remedy.RESET_GPU): Row((_RESET, _ISOLATE), "drain, reset, requalify, return"),
+        (Severity.NONE, Remedy.CONTACT_OPERATOR): Row((_STOP,), "nothing automatic will help"),
+        (Severity.NONE, Remedy.FIX_CONFIGURATION): Row((_STOP,), "the configuration must change first"),
+        (Severity.NONE, Remedy.FIX_ENVIRONMENT): Row((_STOP,), "the environment must change first"),
+        (Severity.NONE, Remedy.FIX_USER_CODE): Row((_STOP,), "the same code would fail again"),
+        (Severity.NONE, Remedy.FREE_RESOURCES): Row((_STOP,), "resources must be freed by hand first"),
+        (Severity.NONE, Remedy.NONE): Row((_STOP,), "it ended as it was told to"),
+        (Severity.NONE, Remedy.ROLLBACK_CHECKPOINT): Row((_ROLLBACK, _STOP), "go back before it and skip those batches, once"),
+    }
+)
+
+_UNLISTED = Row((_RESTART, _STOP), "no row for this severity and remedy: one restart, then ask")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Relaunches allowed per root fingerprint, and in all for one job, within the window over which they are counted."""
+
+    per_root: int = 3
+    unknown: int = 1
+    per_job: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One checkpoint that the job has reported."""
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What the policy must know of the failed job. `spares`: nodes it may use; `lost`: its nodes that two witnesses hold lost."""
+
+    name: str
+    nodes: tuple[str, ...] = ()
+    ranks: int = 1
+    min_ranks: int | None = None
+    lost: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+    last_step: int | None = None
+
+    def ranks_without(self, excluded: tuple[str, ...]) -> int:
+        """Ranks left when these nodes are gone, ranks being spread evenly."""
+        left = [node for node in self.nodes if node not in excluded]
+        return self.ranks * len(left) // len(self.nodes) if self.nodes else self.ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that a decision is made from.
+
+    `spent`: relaunches already spent on this root; `spent_job`: on this job, whatever the root; `escalation`: verifications of
+    this root that failed; `rule_reasons`: the reason that each rule stands for; `denied`: actions that the envelope or a
+    person refused, with the refusal; `frozen`: why nothing may be done at all, None where it may.
+    """
+
+    diagnosis: Diagnosis
+    job: JobFacts
+    spent: int = 0
+    spent_job: int = 0
+    escalation: int = 0
+    budget: Budget = field(default_factory=Budget)
+    modes: Mapping[Action, Mode] = field(default_factory=lambda: DEFAULT_MODES)
+    rule_reasons: Mapping[str, str] = field(default_factory=dict)
+    denied: Mapping[Action, str] = field(default_factory=dict)
+    approved: frozenset[Action] = frozenset()
+    frozen: str | None = None
+
+
+def grounds(diagnosis: Diagnosis, rule_reasons: Mapping[str, str]) -> tuple[Ground, ...]:
+    """The lines that establish the diagnosis: root evidence of a rule that stands for its reason.
+
+    A trusted line about something else (an exit status beside an Xid that the job printed) vouches for nothing here.
+    """
+    return tuple(
+        Ground(item.rule, item.path, item.line, item.trust)
+        for item in diagnosis.evidence
+        if item.role is Role.ROOT and _stands_for(diagnosis, item.rule, rule_reasons)
+    )
+
+
+def _stands_for(diagnosis: Diagnosis, rule: str | None, rule_reasons: Mapping[str, str]) -> bool:
+    return rule is not None and (rule == diagnosis.rule or rule_reasons.get(rule) == diagnosis.reason)
+
+
+def witnessed_nodes(situation: Situation) -> tuple[str, ...]:
+    """Nodes of this job that a node or the cluster itself names at fault; what the job's own lines name never counts."""
+    diagnosis = situation.diagnosis
+    named = {
+        item.node
+        for item in diagnosis.evidence
+        if item.role is Role.ROOT and item.trust is not Trust.JOB and _stands_for(diagnosis, item.rule, situation.rule_reasons)
+    }
+    return tuple(node for node in situation.job.nodes if node in named)
+
+
+def decide(situation: Situation) -> Decision:
+    """The decision for one failure, in the modes that hold."""
+    auto = replace(situation, modes=dict.fromkeys(Action, Mode.AUTO), frozen=None)
+    would = _describe(_choose(auto))
+    rests_on = grounds(situation.diagnosis, situation.rule_reasons)
+    if situation.frozen is not None:
+        why = (f"Pitstop is frozen ({situation.frozen}): do what you would do without it",)
+        return Decision(Action.NONE, DirectiveKind.NONE, Mode.OBSERVE, why, would, rests_on)
+    decision = _choose(situation)
+    trust = ", ".join(f"{ground.rule}: {ground.trust.value}" for ground in rests_on[:5]) or "no line of its own"
+    return replace(decision, why=(*decision.why, f"rests on {trust}"), would=would, grounds=rests_on)
+
+
+def _choose(situation: Situation) -> Decision:
+    diagnosis = situation.diagnosis
+    if not diagnosis.is_failure:
+        return _own(situation, Action.NONE, ["no failure was found"], 0.0)
+    row = TABLE.get((diagnosis.severity, diagnosis.remedy), _UNLISTED)
+    rung = max(situation.spent, situation.escalation)
+    wanted = row.ladder[min(rung, len(row.ladder) - 1)]
+    why = [f"{diagnosis.reason} is {diagnosis.severity.value} with remedy {diagnosis.remedy.value}: {row.why}"]
+    if wanted in (Action.ISOLATE, Action.RESET_GPU):
+        refusal = _refusal(situation, wanted)
+        if refusal is None:
+            return _beyond(situation, wanted, why)
+        why.append(refusal)
+        wanted = Action.RESTART
+    if wanted is Action.ROLLBACK and not _earlier(situation):
+        why.append("no earlier checkpoint is known")
+        wanted = Action.STOP
+    if wanted in RELAUNCHES:
+        exhausted = _exhausted(situation)
+        if exhausted is not None:
+            why.append(exhausted)
+            wanted = Action.STOP
+    delay = row.retry_delay_seconds if rung > 0 else 0.0
+    return _own(situation, wanted, why, delay)
+
+
+def _refusal(situation: Situation, action: Action) -> str | None:
+    """Why an action beyond the job may not be taken here; None where it may."""
+    diagnosis = situation.diagnosis
+    if diagnosis.severity is not Severity.SEV1 and diagnosis.category is not Category.INFRASTRUCTURE:
+        return f"{action.value} would not help: the failure is the {diagnosis.category.value}'s"
+    lines = grounds(diagnosis, situation.rule_reasons)
+    if not any(ground.trust is not Trust.JOB for ground in lines):
+        return "only the job's own processes say so: localise, then decide"
+    if not witnessed_nodes(situation):
+        return "no node of this job is named by a trusted source: localise, then decide"
+    directive, _, note = _placement(situation.job, _taken_out(situation))
+    if directive is DirectiveKind.STOP:
+        return note
+    if action in situation.denied:
+        return situation.denied[action]
+    mode = situation.modes[action]
+    if mode in (Mode.OBSERVE, Mode.SUGGEST):
+        return f"{action.value} is in mode {mode.value}"
+    return None
+
+
+def _taken_out(situation: Situation) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*witnessed_nodes(situation), *situation.job.lost)))
+
+
+def _exhausted(situation: Situation) -> str | None:
+    """Why no further relaunch is allowed; None while one is."""
+    unknown = not situation.diagnosis.is_established
+    limit = situation.budget.unknown if unknown else situation.budget.per_root
+    if situation.spent >= limit:
+        what = (
+            "unknown cause: one restart, then stop and ask"
+            if unknown
+            else f"crash loop: budget of {limit} relaunches for this root"
+        )
+        return f"{what} ({situation.spent} spent)"
+    if situation.spent_job >= situation.budget.per_job:
+        return f"crash loop: budget of {situation.budget.per_job} relaunches for this job ({situation.spent_job} spent)"
+    return None
+
+
+def _beyond(situation: Situation, action: Action, why: list[str]) -> Decision:
+    """Take the faulty nodes out, and what that means for the job."""
+    exclude = _taken_out(situation)
+    mode = Mode.APPROVE if situation.modes[action] is Mode.APPROVE and action not in situation.approved else Mode.AUTO
+    directive, use, note = _placement(situation.job, exclude)
+    return Decision(action, directive, mode, (*why, note), "", exclude=exclude, use=use)
+
+
+def _placement(job: JobFacts, exclude: tuple[str, ...]) -> tuple[DirectiveKind, tuple[str, ...], str]:
+    """What the job can do without these nodes: (directive, nodes to use, why)."""
+    left = tuple(node for node in job.nodes if node not in exclude)
+    spares = tuple(node for node in job.spares if node not in exclude and node not in job.nodes)[: len(job.nodes) - len(left)]
+    if len(left) + len(spares) >= len(job.nodes):
+        return DirectiveKind.RESTART, left + spares, f"spare {', '.join(spares)} takes the place of {', '.join(exclude)}"
+    ranks = job.ranks_without(exclude)
+    minimum = job.min_ranks if job.min_ranks is not None else job.ranks
+    if ranks >= max(minimum, 1):
+        return DirectiveKind.SHRINK, left + spares, f"{ranks} of {job.ranks} ranks are left without {', '.join(exclude)}"
+    return DirectiveKind.STOP, (), f"{ranks} ranks would be left without {', '.join(exclude)}: below the minimum of {minimum}"
+
+
+def _own(situation: Situation, wanted: Action, why: list[str], delay: float) -> Decision:
+    """An action on the job's own processes."""
+    job, audience = situation.job, _audience(situation.diagnosis)
+    if wanted in RELAUNCHES and job.lost:
+        directive, use, note = _placement(job, job.lost)
+        action = {DirectiveKind.SHRINK: Action.SHRINK, DirectiveKind.STOP: Action.STOP}.get(directive, Action.RESTART)
+        why = [*why, note]
+        audience = Audience.OPERATORS
+        exclude: tuple[str, ...] = job.lost
+    else:
+        directive, use, action, exclude = DirectiveKind(wanted.value), (), wanted, ()
+    mode = situation.modes[action]
+    if action in situation.denied:
+        return Decision(Action.NONE, DirectiveKind.NONE, mode, (*why, situation.denied[action]), "")
+    if mode in (Mode.OBSERVE, Mode.SUGGEST):
+        why = [*why, f"{action.value} is in mode {mode.value}: do what you would do without Pitstop"]
+        return Decision(Action.NONE, DirectiveKind.NONE, mode, tuple(why), "")
+    if mode is Mode.APPROVE and action in situation.approved:
+        mode = Mode.AUTO
+    return Decision(
+        action,
+        directive,
+        mode,
+        tuple(why),
+        "",
+        audience=audience if action is Action.STOP else None,
+        localise=action is not Action.STOP and _needs_localisation(situation),
+        exclude=exclude,
+        use=use,
+        resume=_resume(situation) if action is Action.ROLLBACK else Resume(),
+        delay_seconds=delay,
+    )
+
+
+def _needs_localisation(situation: Situation) -> bool:
+    """Isolate fast, do not localise precisely: only infrastructure of unknown place, at SEV1 or when it came back."""
+    if situation.diagnosis.category is not Category.INFRASTRUCTURE or witnessed_nodes(situation):
+        return False
+    return situation.diagnosis.severity is Severity.SEV1 or situation.spent + situation.escalation >= 1
+
+
+def _audience(diagnosis: Diagnosis) -> Audience:
+    if diagnosis.remedy is Remedy.CONTACT_OPERATOR or diagnosis.category is Category.INFRASTRUCTURE:
+        return Audience.OPERATORS
+    return Audience.OWNER
+
+
+def _earlier(situation: Situation) -> Checkpoint | None:
+    """The checkpoint to go back to: one further back than the newest for each relaunch already spent on this root."""
+    newest_first = sorted(situation.job.checkpoints, key=lambda checkpoint: -checkpoint.step)
+    if situation.diagnosis.severity is Severity.NONE:
+        return newest_first[0] if newest_first else None
+    index = 1 + situation.spent
+    return newest_first[index] if index < len(newest_first) else None
+
+
+def _resume(situation: Situation) -> Resume:
+    checkpoint = _earlier(situation)
+    if checkpoint is None:
+        return Resume()
+    last = situation.job.last_step
+    poisoned = situation.diagnosis.severity is Severity.NONE and last is not None and last >= checkpoint.step
+    skip = ((checkpoint.step, last + 1),) if poisoned and last is not None else ()
+    return Resume(checkpoint.step, checkpoint.path, skip)
+
+
+def _describe(decision: Decision) -> str:
+    """One sentence for `would`."""
+    parts = [decision.directive.value]
+    if decision.action in WITNESSED_ACTIONS and decision.action is not Action.SHRINK:
+        parts.append(f"with {decision.action.value} of {', '.join(decision.exclude)}")
+    elif decision.exclude:
+        parts.append(f"without {', '.join(decision.exclude)}")
+    if decision.resume.checkpoint is not None:
+        parts.append(f"from step {decision.resume.step}")
+    if decision.localise:
+        parts.append("after localising")
+    return " ".join(parts) + f" ({decision.why[-1]})"
