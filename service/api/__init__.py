@@ -1,0 +1,1 @@
+"""The HTTP routes: thin, one module a subject."""

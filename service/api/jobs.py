@@ -1,0 +1,234 @@
+"""Jobs, their attempts and heartbeats: what launchers and agents report."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.api.documents import attempt_document, job_document, listing, offset_of, rank_state_document
+from service.problems import Problem
+from service.state import ServiceDependency
+from service.store.events import publish_event
+from service.store.jobs import Attempt, Job, RankState, find_attempt, rank_states
+
+__all__ = ["JobName", "job_or_404", "router"]
+
+router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
+
+JobName = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Epoch = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+class Report(BaseModel):
+    """Senders may be newer than this service: what it does not know, it leaves."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class JobRegistration(Report):
+    job: Name
+    owner: Name | None = None
+    contact: Name | None = None
+    project: Name | None = None
+    command: list[str] = Field(default=[], max_length=4096)
+    ranks: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    nodes: list[Name] = Field(default=[], max_length=100_000)
+    min_ranks: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    layout: dict[str, Any] | None = None
+    checkpoint_policy: dict[str, Any] | None = None
+    max_restarts: Count | None = None
+
+
+class JobChange(Report):
+    owner: Name | None = None
+    contact: Name | None = None
+    project: Name | None = None
+    nodes: list[Name] | None = Field(default=None, max_length=100_000)
+    min_ranks: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    layout: dict[str, Any] | None = None
+    checkpoint_policy: dict[str, Any] | None = None
+    max_restarts: Count | None = None
+
+
+class RankPlace(Report):
+    rank: Count
+    local_rank: Count = 0
+    node: Name | None = None
+    pid: Count | None = None
+
+
+class RendezvousStore(Report):
+    host: Name
+    port: Annotated[int, Field(ge=0, le=65535)]
+
+
+class AttemptReport(Report):
+    attempt: Count
+    generation: Count
+    cause: Literal["start", "restart", "takeover", "self"] = "start"
+    directive_id: Annotated[str, Field(max_length=64)] | None = None
+    ranks: list[RankPlace] = Field(default=[], max_length=1_000_000)
+    store: RendezvousStore | None = None
+    started_at: Epoch | None = None
+
+
+class RankReport(Report):
+    rank: Count
+    step: Annotated[int, Field(ge=-1, le=2**53)] | None = None
+    step_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    loss: float | None = None
+    state: Literal["running", "exited", "silent"] = "running"
+    age_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+
+class Heartbeat(Report):
+    attempt: Count
+    generation: Count
+    node: Name | None = None
+    ranks: list[RankReport] = Field(default=[], max_length=100_000)
+    time: Epoch | None = None
+    ended: bool = False
+    exit_status: Annotated[int, Field(ge=-255, le=255)] | None = None
+
+
+def job_or_404(session: Session, name: str) -> Job:
+    job = session.get(Job, name)
+    if job is None:
+        raise Problem(404, f"no job {name!r} is registered: POST /api/v1/jobs first")
+    return job
+
+
+@router.post("", status_code=201, operation_id="registerJob")
+def register_job(body: JobRegistration, service: ServiceDependency, response: Response) -> dict[str, Any]:
+    """Register a job, by name: 201 the first time, 200 and its present document after that."""
+    now = service.clock()
+    fields = body.model_dump(exclude={"job"}, exclude_unset=True)
+    with service.store.writing() as session:
+        job = session.get(Job, body.job)
+        if job is None:
+            fields = body.model_dump(exclude={"job"})
+            job = Job(
+                name=body.job, **fields, created_at=now, updated_at=now, state="registered", generation=0, weight=1.0, modes={}
+            )
+            session.add(job)
+            publish_event(session, "job.registered", body.job, {"project": body.project}, now)
+        else:
+            response.status_code = 200
+            for name, value in fields.items():
+                setattr(job, name, value)
+            job.updated_at = now
+        session.flush()
+        return job_document(job)
+
+
+@router.get("", operation_id="listJobs")
+def list_jobs(
+    service: ServiceDependency,
+    state: Annotated[str | None, Query(max_length=32)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Jobs, the most recently changed first."""
+    offset = offset_of(cursor)
+    chosen = select(Job) if state is None else select(Job).where(Job.state == state)
+    with service.store.reading() as session:
+        total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
+        rows = session.scalars(chosen.order_by(Job.updated_at.desc(), Job.name).offset(offset).limit(limit)).all()
+    return listing(rows, job_document, total, offset, limit)
+
+
+@router.get("/{job}", operation_id="getJob")
+def get_job(job: JobName, service: ServiceDependency) -> dict[str, Any]:
+    """A job with its attempts and what its ranks last said."""
+    with service.store.reading() as session:
+        row = job_or_404(session, job)
+        attempts = session.scalars(select(Attempt).where(Attempt.job == job).order_by(Attempt.number.desc()).limit(100)).all()
+        ranks = rank_states(session, job)
+        return {
+            **job_document(row),
+            "attempts": [attempt_document(attempt) for attempt in attempts],
+            "rank_states": [rank_state_document(state) for state in ranks],
+        }
+
+
+@router.patch("/{job}", operation_id="changeJob")
+def change_job(job: JobName, body: JobChange, service: ServiceDependency) -> dict[str, Any]:
+    """Change what the owner may change; what is not named stays."""
+    with service.store.writing() as session:
+        row = job_or_404(session, job)
+        for name, value in body.model_dump(exclude_unset=True).items():
+            setattr(row, name, value)
+        row.updated_at = service.clock()
+        session.flush()
+        return job_document(row)
+
+
+@router.post("/{job}/attempts", status_code=201, operation_id="reportAttempt")
+def report_attempt(job: JobName, body: AttemptReport, service: ServiceDependency, response: Response) -> dict[str, Any]:
+    """An attempt began, or re-formed under a new generation. A generation below the job's own is refused."""
+    now = service.clock()
+    with service.store.writing() as session:
+        row = job_or_404(session, job)
+        if body.generation < row.generation:
+            raise Problem(409, f"generation {body.generation} is over: {job} is at {row.generation}", generation=row.generation)
+        attempt = find_attempt(session, job, body.attempt)
+        fields = body.model_dump(exclude={"attempt"})
+        fields["started_at"] = now if body.started_at is None else body.started_at
+        if attempt is None:
+            attempt = Attempt(job=job, number=body.attempt, **fields)
+            session.add(attempt)
+        else:
+            response.status_code = 200
+            for name, value in fields.items():
+                setattr(attempt, name, value)
+        row.generation = body.generation
+        row.state = "running"
+        row.exit_status = row.ended_at = None
+        row.updated_at = row.heartbeat_at = now
+        session.flush()
+        announced = {
+            "attempt": body.attempt,
+            "generation": body.generation,
+            "cause": body.cause,
+            "directive_id": body.directive_id,
+        }
+        publish_event(session, "job.attempt", job, announced, now)
+        return attempt_document(attempt)
+
+
+@router.post("/{job}/heartbeat", operation_id="reportHeartbeat")
+def report_heartbeat(job: JobName, body: Heartbeat, service: ServiceDependency) -> dict[str, Any]:
+    """What the ranks of one node are doing; with `ended`, that the job is over. One of an older generation changes nothing."""
+    now = service.clock()
+    with service.store.writing() as session:
+        row = job_or_404(session, job)
+        if body.generation < row.generation:
+            return {"generation": row.generation, "accepted": False, "state": row.state}
+        row.generation = body.generation
+        row.heartbeat_at = now
+        for report in body.ranks:
+            session.merge(
+                RankState(
+                    job=job, attempt=body.attempt, generation=body.generation, node=body.node, heard_at=now, **report.model_dump()
+                )
+            )
+        state = row.state
+        if body.ended:
+            row.ended_at = now
+            row.exit_status = body.exit_status
+            row.state = "ended" if body.exit_status == 0 else "failed"
+            attempt = find_attempt(session, job, body.attempt)
+            if attempt is not None:
+                attempt.ended_at = now
+        elif row.state == "registered":
+            row.state = "running"
+        if row.state != state:
+            row.updated_at = now
+            publish_event(session, f"job.{row.state}", job, {"exit_status": row.exit_status}, now)
+        return {"generation": row.generation, "accepted": True, "state": row.state}

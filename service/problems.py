@@ -1,0 +1,74 @@
+"""Every error that a client sees, as `application/problem+json` (RFC 9457)."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
+from starlette.exceptions import HTTPException
+
+__all__ = ["Problem", "install_problems", "problem_response"]
+
+log = logging.getLogger("pitstop.service")
+
+
+class Problem(Exception):
+    """Raised where a request cannot be answered as asked: a status, one line for a person, and what machines may want."""
+
+    def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None, **extensions: Any) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.extensions = extensions
+
+
+def problem_response(status: int, detail: str, headers: dict[str, str] | None = None, **extensions: Any) -> JSONResponse:
+    """A problem document: type about:blank, the status' own title, `detail`, and extension members."""
+    document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **extensions}
+    return JSONResponse(document, status_code=status, headers=headers, media_type="application/problem+json")
+
+
+async def on_problem(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem)
+    return problem_response(error.status, error.detail, error.headers, **error.extensions)
+
+
+async def on_http_exception(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers) if error.headers else None
+    detail = {404: "there is nothing at this address", 405: "this address does not take that method"}.get(error.status_code)
+    return problem_response(
+        error.status_code, detail if detail and error.detail == HTTPStatus(error.status_code).phrase else error.detail, headers
+    )
+
+
+async def on_invalid_request(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    found = [{"loc": [str(part) for part in item["loc"]], "msg": item["msg"]} for item in error.errors()[:20]]
+    first = found[0]
+    return problem_response(422, f"{'.'.join(first['loc'])}: {first['msg']}", errors=found)
+
+
+async def on_busy_database(_request: Request, error: Exception) -> JSONResponse:
+    log.error("the database did not answer: %s", error)
+    return problem_response(503, "the database is busy or gone; nothing was stored, send it again", {"Retry-After": "1"})
+
+
+async def on_failure(_request: Request, error: Exception) -> JSONResponse:
+    log.error("a request failed", exc_info=error)
+    return problem_response(500, "Pitstop failed on this request; its log says how")
+
+
+def install_problems(app: FastAPI) -> None:
+    """Answer every error of `app` as a problem document."""
+    app.add_exception_handler(Problem, on_problem)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(RequestValidationError, on_invalid_request)
+    app.add_exception_handler(OperationalError, on_busy_database)
+    app.add_exception_handler(Exception, on_failure)

@@ -1,0 +1,72 @@
+"""What can be set about the service, from PITSTOP_* variables and the options of `pitstop serve`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from rules.identity import JOB_KEYS
+
+__all__ = ["Settings", "SettingsError", "load_settings"]
+
+MEBIBYTE = 1024 * 1024
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; one line that names it."""
+
+
+def default_data_dir() -> Path:
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "pitstop"
+
+
+class Settings(BaseSettings):
+    """Read once, at the composition root (service/app.py); nothing below it reads the environment."""
+
+    model_config = SettingsConfigDict(env_prefix="PITSTOP_", extra="ignore", frozen=True)
+
+    data_dir: Path = Field(default_factory=default_data_dir)
+    host: str = "127.0.0.1"
+    port: int = Field(default=8787, ge=0, le=65535)
+    database: str | None = None
+    bootstrap_token_file: Path | None = None
+    # Without tokens the service answers loopback only.
+    require_token: bool = False
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ("localhost", "127.0.0.1", "[::1]")
+    job_keys: Annotated[tuple[str, ...], NoDecode] = JOB_KEYS
+    rules_dir: Path | None = None
+
+    matcher_processes: int = Field(default=1, ge=1, le=64)
+    max_body_bytes: int = Field(default=16 * MEBIBYTE, ge=1024)
+    max_decoded_bytes: int = Field(default=64 * MEBIBYTE, ge=1024)
+    max_line_bytes: int = Field(default=256 * 1024, ge=256)
+    max_nesting: int = Field(default=64, ge=4)
+    # Bodies that may wait for the matcher, in bytes; above it the answer is 503.
+    max_waiting_bytes: int = Field(default=128 * MEBIBYTE, ge=MEBIBYTE)
+
+    lease_seconds: float = Field(default=3.0, gt=0)
+    flap_hold_seconds: float = Field(default=600.0, ge=0)
+
+    @field_validator("allowed_hosts", "job_keys", mode="before")
+    @classmethod
+    def split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @property
+    def database_url(self) -> str:
+        return self.database or f"sqlite:///{self.data_dir.absolute() / 'pitstop.sqlite'}"
+
+
+def load_settings(**overrides: object) -> Settings:
+    """Settings from the environment; an override of None stands for "not given". Raises SettingsError."""
+    try:
+        return Settings(**{name: value for name, value in overrides.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"]) or "a setting"
+        raise SettingsError(f"PITSTOP_{name.upper()}: {first['msg']}") from None

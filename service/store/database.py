@@ -1,0 +1,117 @@
+"""The one way to the database: an engine, reading sessions, and writing transactions that never start as readers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Engine, Integer, MetaData, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.orm import DeclarativeBase, Session
+
+__all__ = ["Base", "BigId", "DatabaseError", "Store", "hold_lock", "timestamp"]
+
+# 64-bit keys everywhere; SQLite only grows a key by itself when it is called INTEGER.
+BigId = BigInteger().with_variant(Integer, "sqlite")
+
+BUSY_TIMEOUT_SECONDS = 30
+
+
+class DatabaseError(RuntimeError):
+    """A database that cannot be used; one line that says what to do."""
+
+
+class Base(DeclarativeBase):
+    """All tables of the service. Times are seconds since the epoch (UTC), as floats."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+def timestamp(seconds: float | None) -> str | None:
+    """RFC 3339 text in UTC with milliseconds, as the API shows every time."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def sqlite_engine(url: URL) -> Engine:
+    engine = create_engine(
+        url, connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False}, pool_size=16, max_overflow=32
+    )
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: Any) -> None:
+        # Transactions are begun by `begin` below, never by the driver.
+        connection.isolation_level = None
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # A deferred transaction that reads, then writes after another wrote, fails at once whatever the timeout.
+        connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get("reading") else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+class Store:
+    """A database: SQLite (WAL, synchronous FULL) or PostgreSQL. Safe to share between threads, not between processes."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = make_url(url)
+        except Exception:
+            raise DatabaseError("the database is not a URL: use sqlite:///PATH or postgresql://USER@HOST/NAME") from None
+        if parsed.get_backend_name() == "sqlite":
+            if not parsed.database or parsed.database == ":memory:":
+                raise DatabaseError("SQLite needs a file: sqlite:///PATH")
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            self.engine = sqlite_engine(parsed.set(drivername="sqlite+pysqlite"))
+        elif parsed.get_backend_name() == "postgresql":
+            self.engine = create_engine(
+                parsed.set(drivername="postgresql+psycopg"), pool_size=16, max_overflow=32, pool_pre_ping=True
+            )
+        else:
+            raise DatabaseError(
+                f"{parsed.get_backend_name()} is not supported: use sqlite:///PATH or postgresql://USER@HOST/NAME"
+            )
+        self.url = parsed
+        self._readers = self.engine.execution_options(reading=True)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A consistent view; nothing written in it is kept."""
+        with Session(self._readers, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """One transaction: committed (durably) when the block ends, rolled back when it raises."""
+        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def hold_lock(session: Session, name: str) -> None:
+    """Serialise transactions that hold the same `name` until they end. SQLite has one writer anyway."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(
+            text("SELECT pg_advisory_xact_lock(:space, :key)"), {"space": 8787, "key": zlib.crc32(name.encode()) - 2**31}
+        )

@@ -1,0 +1,114 @@
+"""Incidents, the failures and alerts that they gather, and their timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import JSON, Boolean, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from service.store.database import Base, BigId
+
+__all__ = ["Alert", "Failure", "Incident", "TimelineEntry", "find_failure", "timeline"]
+
+
+class Incident(Base):
+    """One failure of one job (or of one node without a job). `open_key` is the fingerprint while open, else null."""
+
+    __tablename__ = "incidents"
+    __table_args__ = (Index("ix_incidents_state_last_seen", "state", "last_seen"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    state: Mapped[str] = mapped_column(String(32))
+    fingerprint: Mapped[str] = mapped_column(String(64), index=True)
+    open_key: Mapped[str | None] = mapped_column(String(64), unique=True)
+    severity: Mapped[str] = mapped_column(String(8))
+    reason: Mapped[str] = mapped_column(String(64))
+    category: Mapped[str] = mapped_column(String(32))
+    component: Mapped[str] = mapped_column(String(64))
+    remedy: Mapped[str] = mapped_column(String(32))
+    summary: Mapped[str] = mapped_column(Text)
+    source: Mapped[str] = mapped_column(String(16))
+    confidence: Mapped[float] = mapped_column(Float)
+    rule: Mapped[str | None] = mapped_column(String(64))
+    job: Mapped[str | None] = mapped_column(String(255), index=True)
+    attempt: Mapped[int | None] = mapped_column(Integer)
+    node: Mapped[str | None] = mapped_column(String(255), index=True)
+    gpu: Mapped[str | None] = mapped_column(String(255))
+    rank: Mapped[str | None] = mapped_column(String(255))
+    link: Mapped[str | None] = mapped_column(String(255))
+    occurrences: Mapped[int] = mapped_column(Integer, default=1)
+    first_seen: Mapped[float] = mapped_column(Float)
+    last_seen: Mapped[float] = mapped_column(Float)
+    closed_at: Mapped[float | None] = mapped_column(Float)
+    diagnosis: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    merged_into: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
+
+
+class Failure(Base):
+    """One failure of one job as it was reported: by its launcher or by the agents of its nodes."""
+
+    __tablename__ = "failures"
+    __table_args__ = (
+        UniqueConstraint("job", "idempotency_key"),
+        Index("ix_failures_job_generation", "job", "attempt", "generation"),
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    incident_id: Mapped[int] = mapped_column(ForeignKey("incidents.id"), index=True)
+    job: Mapped[str] = mapped_column(String(255))
+    attempt: Mapped[int] = mapped_column(Integer)
+    generation: Mapped[int] = mapped_column(Integer)
+    idempotency_key: Mapped[str] = mapped_column(String(255))
+    report: Mapped[dict[str, Any]] = mapped_column(JSON)
+    reported_at: Mapped[float] = mapped_column(Float)
+    # True where an agent's own token vouches for the exit statuses.
+    vouched: Mapped[bool] = mapped_column(Boolean, default=False)
+
+
+class Alert(Base):
+    """One alert of Alertmanager, by its own fingerprint, as part of an incident."""
+
+    __tablename__ = "alerts"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    incident_id: Mapped[int] = mapped_column(ForeignKey("incidents.id"), index=True)
+    fingerprint: Mapped[str] = mapped_column(String(64), index=True)
+    status: Mapped[str] = mapped_column(String(16))
+    group_key: Mapped[str] = mapped_column(Text)
+    labels: Mapped[dict[str, str]] = mapped_column(JSON)
+    annotations: Mapped[dict[str, str]] = mapped_column(JSON)
+    starts_at: Mapped[float] = mapped_column(Float)
+    ends_at: Mapped[float | None] = mapped_column(Float)
+    generator_url: Mapped[str] = mapped_column(Text)
+    received: Mapped[int] = mapped_column(Integer, default=1)
+    first_received: Mapped[float] = mapped_column(Float)
+    last_received: Mapped[float] = mapped_column(Float)
+
+
+class TimelineEntry(Base):
+    """What happened to an incident, when, and who or what did it. `seconds` is how long the step took."""
+
+    __tablename__ = "timeline"
+    __table_args__ = (Index("ix_timeline_incident", "incident_id", "id"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    incident_id: Mapped[int] = mapped_column(ForeignKey("incidents.id"))
+    time: Mapped[float] = mapped_column(Float)
+    kind: Mapped[str] = mapped_column(String(32))
+    actor: Mapped[str] = mapped_column(String(255))
+    text: Mapped[str] = mapped_column(Text)
+    data: Mapped[dict[str, Any]] = mapped_column(JSON)
+    seconds: Mapped[float | None] = mapped_column(Float)
+
+
+def timeline(session: Session, incident_id: int) -> Sequence[TimelineEntry]:
+    """Every entry of one incident, oldest first."""
+    return session.scalars(select(TimelineEntry).where(TimelineEntry.incident_id == incident_id).order_by(TimelineEntry.id)).all()
+
+
+def find_failure(session: Session, job: str, idempotency_key: str) -> Failure | None:
+    """The failure of `job` that was first reported under this key."""
+    return session.scalar(select(Failure).where(Failure.job == job, Failure.idempotency_key == idempotency_key))
