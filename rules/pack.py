@@ -64,7 +64,8 @@ CAPTURES: Mapping[str, str] = {
     "capacity": "memory of the device, with its unit",
     "free": "memory free on the device, with its unit",
     "allocated": "memory in live use by this process, with its unit",
-    "reserved": "memory held by the allocator (live and cached) or cached only, with its unit",
+    "reserved": "memory held by the allocator, live and cached, with its unit",
+    "cached": "memory held by the allocator but not in use, with its unit",
     "contiguous": "largest block that could be had, with its unit",
     "scale": "loss scale after the line",
 }

@@ -1,0 +1,119 @@
+"""The life of the job as its lines tell it: phases, warnings that healed, and failures that a later attempt left behind."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rules.pack import Mark, Phase
+from rules.ranking.observation import Observation, position
+from rules.signal import Role
+from rules.taxonomy import UNKNOWN
+
+__all__ = ["Settled", "Timeline", "settle"]
+
+BEGINNINGS = (Mark.START, Mark.PREPARATION, Mark.LOADING, Mark.RESTART)
+ENDED_BY = {Mark.SAVED: (Mark.SAVE,), Mark.PROGRESS: (*BEGINNINGS, Mark.SAVE), Mark.FINISHED: (*BEGINNINGS, Mark.SAVE)}
+Stream = tuple[str, int | None]
+
+
+def stream_of(item: Observation) -> Stream:
+    """The process that printed a line, as far as the line tells: its file and its rank."""
+    return item.line.path, item.line.rank
+
+
+class Timeline:
+    """Which marks stand at each observation. A mark is ended by a completed step of the same process, a save by its end."""
+
+    def __init__(self, observations: Sequence[Observation]) -> None:
+        self._standing: list[tuple[Observation, ...]] = []
+        self._progress: dict[Stream, Observation] = {}
+        standing: tuple[Observation, ...] = ()
+        for item in observations:
+            self._standing.append(standing)
+            mark = item.rule.marks
+            if mark is None:
+                continue
+            stream = stream_of(item)
+            ended = (*ENDED_BY.get(mark, ()), mark)
+            standing = tuple(other for other in standing if stream_of(other) != stream or other.rule.marks not in ended)
+            if mark in (Mark.PROGRESS, Mark.FINISHED):
+                self._progress[stream] = item
+            else:
+                standing = (*standing, item)
+
+    def standing(self, at: Observation, *marks: Mark) -> Observation | None:
+        """The last of `marks` that stands when `at` is printed."""
+        return next((item for item in reversed(self._standing[at.order]) if item.marks(*marks)), None)
+
+    def is_starting(self, at: Observation) -> bool:
+        """Whether visible lines prove that the job had not completed a step when `at` was printed."""
+        return self.standing(at, *BEGINNINGS) is not None
+
+    def went_on_after(self, at: Observation) -> Observation | None:
+        """The last completed step of the same process, where it comes after the last of the equal lines of `at`."""
+        step = self._progress.get(stream_of(at))
+        return step if step and step.last.number > at.last.number else None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Observations that count, and what was set aside with the reason for it."""
+
+    kept: tuple[Observation, ...]
+    set_aside: tuple[tuple[Observation, str], ...]
+
+
+def agree(one: Observation, other: Observation, names: Sequence[str]) -> bool:
+    """Whether two lines speak of the same thing, as far as both name it."""
+    return all(
+        one.capture(name) is None or other.capture(name) is None or one.capture(name) == other.capture(name) for name in names
+    )
+
+
+def healed_by(healers: Sequence[Observation], at: Observation) -> Observation | None:
+    """A later line that says that what `at` reports works again."""
+    for item in healers:
+        if at.is_named_by(item.rule.recovers) and item.order > at.order:
+            later = item.last.path != at.last.path or item.last.number > at.last.number
+            if later and agree(item, at, ("peer", "node", "link", "gpu", "service", "path")):
+                return item
+    return None
+
+
+def settle(observations: Sequence[Observation], timeline: Timeline) -> Settled:
+    """Set aside what its position, its number or a later line shows to be no failure.
+
+    Position: a rule limited to a phase counts only in it. Number: fewer matches than the rule asks for are noise. Later lines: a
+    recovery that the rule names; for a warning that the software retries by itself (`transient`), the absence of a failure after
+    it; for a sign of trouble without a cause (`unknown`), a completed step of the same process.
+    """
+    counts: dict[str, int] = defaultdict(int)
+    for item in observations:
+        counts[item.rule.code] += item.signal.count
+    healers = [item for item in observations if item.rule.recovers]
+    kept: list[Observation] = []
+    aside: list[tuple[Observation, str]] = []
+    for item in observations:
+        if item.role is Role.CONTEXT:
+            kept.append(item)
+        elif counts[item.rule.code] < item.rule.at_least:
+            aside.append((item, f"seen {counts[item.rule.code]} times; fewer than {item.rule.at_least} are noise"))
+        elif item.rule.phase and (item.rule.phase is Phase.START) != timeline.is_starting(item):
+            aside.append((item, "means something else at this point of the run"))
+        elif healer := healed_by(healers, item):
+            aside.append((item, f"works again at {position(healer.line)}"))
+        elif item.reason == UNKNOWN and (step := timeline.went_on_after(item)):
+            aside.append((item, f"training went on at {position(step.last)}"))
+        else:
+            kept.append(item)
+    failing = [item.order for item in kept if item.role in (Role.ROOT, Role.CASCADE) and not item.rule.transient]
+    last_failure = max(failing, default=-1)
+    settled = []
+    for item in kept:
+        if item.rule.transient and item.role is not Role.CONTEXT and item.order > last_failure:
+            aside.append((item, "a warning that the software retries by itself, and no failure follows"))
+        else:
+            settled.append(item)
+    return Settled(tuple(settled), tuple(aside))
