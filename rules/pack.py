@@ -173,7 +173,8 @@ class Rule:
 FIELDS = frozenset(
     {
         *("code", "title", "role", "reason", "any", "all", "none", "window", "captures", "weight"),
-        *("overrides", "explained_by", "severity", "reference", "collect", "examples"),
+        *("overrides", "explained_by", "recovers", "severity", "reference", "collect", "examples"),
+        *("marks", "phase", "at_least", "transient"),
     }
 )
 
