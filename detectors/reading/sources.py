@@ -1,0 +1,311 @@
+"""What to read, and its bytes as blocks of whole lines in bounded memory, however long a file or a line is."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO, Protocol, cast
+
+import zstandard
+
+__all__ = ["BLOCK_BYTES", "MAX_LINE_BYTES", "Block", "LineReader", "Source", "UnreadableInput", "find_sources", "text_source"]
+
+BLOCK_BYTES = 1 << 20
+# A longer line is matched by its beginning and its end, this much in all; its number stands.
+MAX_LINE_BYTES = 1 << 19
+HEAD_BYTES = 1 << 16
+# Nothing that writes logs reaches this ratio; what does is made to exhaust its reader.
+MAX_EXPANSION = 900
+EXPANSION_ALLOWANCE = 256 << 20
+MAX_ZSTD_WINDOW = 1 << 27
+
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+class UnreadableInput(Exception):
+    """An input that cannot be read; the message is one line that says what to do."""
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines, each ended by a newline. `first` is the number of the first one, from 1; `lines` how many there are."""
+
+    data: bytes
+    first: int
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One thing to read: a file by its path, standard input (`-`), or bytes already at hand."""
+
+    path: str
+    content: bytes | None = None
+
+    def open(self) -> BinaryIO:
+        """The raw bytes. Raises UnreadableInput."""
+        if self.content is not None:
+            return io.BytesIO(self.content)
+        if self.path == "-":
+            return sys.stdin.buffer
+        try:
+            # A named pipe without a writer must read as empty instead of blocking for ever.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        os.set_blocking(descriptor, True)
+        return os.fdopen(descriptor, "rb", buffering=0)
+
+
+def text_source(content: bytes, path: str = "-") -> Source:
+    """Bytes that somebody else has read already, as a source."""
+    return Source(path, content)
+
+
+def unreadable(path: str, error: OSError) -> UnreadableInput:
+    advice = {
+        errno.ENOENT: "no such file or directory; check the path",
+        errno.EACCES: "permission denied; read it as a user who may, or copy it",
+        errno.ELOOP: "a symbolic link that leads back to itself; name the file itself",
+    }
+    return UnreadableInput(f"cannot read {path}: {advice.get(error.errno or 0, error.strerror or str(error))}")
+
+
+def find_sources(paths: Sequence[str]) -> list[Source]:
+    """Every regular file under `paths`, directories walked in name order, each file once; `-` is standard input.
+
+    Raises UnreadableInput for a path that does not exist, a device, or paths that hold no file at all.
+    """
+    found: dict[tuple[int, int] | str, Source] = {}
+    for path in paths:
+        if path == "-":
+            found.setdefault("-", Source("-"))
+            continue
+        try:
+            status = Path(path).stat()
+        except OSError as error:
+            raise unreadable(path, error) from None
+        if stat.S_ISDIR(status.st_mode):
+            for source, identity in walk(path):
+                found.setdefault(identity, source)
+        elif stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode):
+            found.setdefault((status.st_dev, status.st_ino), Source(path))
+        else:
+            kind = "a socket" if stat.S_ISSOCK(status.st_mode) else "a device, which has no end"
+            raise UnreadableInput(f"cannot read {path}: it is {kind}; name a file, a directory, or - for standard input")
+    if not found:
+        raise UnreadableInput(f"nothing to read under {', '.join(paths)}: no regular file there")
+    return list(found.values())
+
+
+def walk(folder: str) -> Iterator[tuple[Source, tuple[int, int]]]:
+    """Regular files below `folder`; links to directories are not followed, pipes and devices are passed over."""
+
+    def refuse(error: OSError) -> None:
+        raise unreadable(str(error.filename or folder), error) from None
+
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        folders.sort()
+        for name in sorted(names):
+            path = str(Path(parent) / name)
+            try:
+                status = Path(path).stat()
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield Source(path), (status.st_dev, status.st_ino)
+
+
+class GzipStream:
+    """The content of concatenated gzip members; `note` tells where it broke off."""
+
+    def __init__(self, raw: Readable) -> None:
+        self._raw = raw
+        self._inflater = zlib.decompressobj(wbits=31)
+        self._pending = b""
+        self.taken = 0
+        self.note = ""
+
+    def read(self, size: int, /) -> bytes:
+        while not self.note:
+            if self._inflater.eof:
+                rest = self._inflater.unused_data.lstrip(b"\0")
+                self._pending = rest or self._raw.read(BLOCK_BYTES)
+                if not self._pending:
+                    return b""
+                if not self._pending.startswith(GZIP_MAGIC[: len(self._pending)]):
+                    self.note = "bytes after the end of the gzip data were left out"
+                    return b""
+                self.taken += 0 if rest else len(self._pending)
+                self._inflater = zlib.decompressobj(wbits=31)
+            elif not self._pending:
+                self._pending = self._raw.read(BLOCK_BYTES)
+                self.taken += len(self._pending)
+                if not self._pending:
+                    self.note = "the gzip data ends early: read as far as it goes"
+                    return self._inflater.flush()
+            try:
+                data = self._inflater.decompress(self._pending, size)
+            except zlib.error:
+                self.note = "the gzip data is damaged: read as far as it goes"
+                return b""
+            self._pending = self._inflater.unconsumed_tail
+            if data:
+                return data
+        return b""
+
+
+class ZstdStream:
+    """The content of concatenated zstd frames; `note` tells where it broke off."""
+
+    def __init__(self, raw: Readable) -> None:
+        self._raw = CountingReader(raw)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
+        self._reader = decompressor.stream_reader(cast(IO[bytes], self._raw), read_across_frames=True)
+        self.note = ""
+
+    @property
+    def taken(self) -> int:
+        return self._raw.taken
+
+    def read(self, size: int, /) -> bytes:
+        if self.note:
+            return b""
+        try:
+            return self._reader.read(size)
+        except zstandard.ZstdError:
+            self.note = "the zstd data is damaged: read as far as it goes"
+            return b""
+
+
+class CountingReader:
+    """Counts the bytes that were taken from `raw`."""
+
+    def __init__(self, raw: Readable) -> None:
+        self._raw = raw
+        self.taken = 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._raw.read(size if size > 0 else BLOCK_BYTES)
+        self.taken += len(data)
+        return data
+
+
+class Rejoined:
+    """A stream whose first bytes were looked at already."""
+
+    def __init__(self, head: bytes, raw: Readable) -> None:
+        self._head = head
+        self._raw = raw
+
+    def read(self, size: int, /) -> bytes:
+        if self._head:
+            data, self._head = self._head[:size], self._head[size:]
+            return data
+        return self._raw.read(size)
+
+
+class LineReader:
+    """The lines of one source in blocks. Iterate once; `lines`, `bytes` and `note` are final after that.
+
+    `head` is the first 64 KiB (decompressed), for telling what the source is before reading it. Raises UnreadableInput
+    where the source cannot be opened or its first byte cannot be read; trouble after that ends the reading with a `note`.
+    """
+
+    def __init__(self, source: Source, block_bytes: int = BLOCK_BYTES) -> None:
+        self.source = source
+        self.lines = 0
+        self.bytes = 0
+        self.note = ""
+        self._block_bytes = block_bytes
+        self._raw = source.open()
+        try:
+            head = read_up_to(self._raw, HEAD_BYTES)
+            self._stream: Readable = Rejoined(head, self._raw)
+            self._packed: GzipStream | ZstdStream | None = None
+            if head.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
+                self._packed = GzipStream(self._stream) if head.startswith(GZIP_MAGIC) else ZstdStream(self._stream)
+                head = read_up_to(self._packed, HEAD_BYTES)
+                self._stream = Rejoined(head, self._packed)
+        except OSError as error:
+            self.close()
+            raise unreadable(source.path, error) from None
+        self.head = head
+
+    def close(self) -> None:
+        if self.source.path != "-" or self.source.content is not None:
+            self._raw.close()
+
+    def __enter__(self) -> LineReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read_whole(self, limit: int) -> bytes | None:
+        """All of it, or None where it is larger than `limit`; the blocks can be iterated afterwards either way."""
+        data = read_up_to(self._stream, limit + 1)
+        self._stream = Rejoined(data, self._stream)
+        return data if len(data) <= limit else None
+
+    def _read(self) -> bytes:
+        try:
+            data = self._stream.read(self._block_bytes)
+        except OSError as error:
+            self.note = f"reading stopped early: {error.strerror or error}"
+            return b""
+        self.bytes += len(data)
+        if self._packed is not None:
+            if self.bytes > EXPANSION_ALLOWANCE and self.bytes > MAX_EXPANSION * max(self._packed.taken, 1):
+                self.note = f"expands more than {MAX_EXPANSION} times: only the first {self.bytes >> 20} MiB were read"
+                return b""
+            self.note = self._packed.note
+        return data
+
+    def __iter__(self) -> Iterator[Block]:
+        carry = b""
+        while data := self._read():
+            cut = data.rfind(b"\n") + 1
+            if not cut:
+                carry = shortened(carry + data)
+                continue
+            block = carry + data[:cut] if carry else data[:cut]
+            carry = data[cut:]
+            yield self._block(block)
+        if carry:
+            yield self._block(carry + b"\n")
+
+    def _block(self, data: bytes) -> Block:
+        count = data.count(b"\n")
+        block = Block(data, self.lines + 1, count)
+        self.lines += count
+        return block
+
+
+def read_up_to(stream: Readable, size: int) -> bytes:
+    """`size` bytes, or fewer where the stream ends before."""
+    parts: list[bytes] = []
+    while size > 0 and (data := stream.read(size)):
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+def shortened(line: bytes) -> bytes:
+    """`line` with its middle left out where it is too long to hold: what it begins with and what it ends with remain."""
+    if len(line) <= 2 * MAX_LINE_BYTES:
+        return line
+    half = MAX_LINE_BYTES // 2
+    return line[:half] + line[-half:]

@@ -1,0 +1,98 @@
+"""One raw line of a log as text, with the rank and the node that its prefixes or its path name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+__all__ = ["MAX_TEXT_BYTES", "Origin", "line_text", "origin_of_path", "origin_of_text", "strip_escapes"]
+
+# More of one line than this serves neither captures nor a reader.
+MAX_TEXT_BYTES = 16_384
+
+ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])")
+
+RANK_PREFIXES = (
+    re.compile(r"\[(?:rank|default|trainer|worker|role)(?P<rank>\d{1,6})\]:? ?"),
+    re.compile(r"\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?"),
+    re.compile(r" {0,5}(?P<rank>\d{1,6}): ?(?!\d\d:)"),
+)
+NODE_PREFIXES = (
+    re.compile(r"\((?P<actor>[\w./-]+) (?:rank=(?P<rank>\d+) ?,? ?)?pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?"),
+    re.compile(r"(?P<node>[a-zA-Z][\w.-]*):\d+:\d+ \[\d+\] "),
+    re.compile(r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),
+    re.compile(r"\[(?P<node>(?=[\w.-]*[\d-])[a-z][a-z0-9.]*(?:-[a-z0-9.]+)*)\]:? "),
+    re.compile(
+        r"(?!(?:eth|ib|sd|nvme|mlx|md|dm|nfs|cpu|gpu|bond|docker|veth|loop|en[ops]|hfi|nvidia-nvswitch)[a-z]?\d)"
+        r"(?P<node>[a-z][a-z0-9]*(?:[-.][a-z0-9]+)*\d[a-z0-9.]*|[a-z]+-[a-z0-9-]*\d): (?=\S)"
+    ),
+    re.compile(
+        r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
+        r" (?P<node>[a-zA-Z][\w.-]*) (?=[\w./-]+(?:\[\d+\])?: )"
+    ),
+)
+# A process says which rank it is: torch's `[Rank 3]` and `[PG 0 (default_pg) Rank 3]`, loguru-like `rank=3]`.
+RANK_INSIDE = re.compile(r"\[(?:PG [^\]]{0,80}? )?[Rr]ank[ =:]?(?P<rank>\d{1,6})\]|[,\[ ]rank[ =](?P<also>\d{1,6})\]")
+
+PATH_RANK = re.compile(
+    r"attempt_\d+/(?P<local>\d+)/(?:std(?:out|err)|error|[^/]+)(?:\.\w+)*$|(?:^|[/._-])rank[._-]?(?P<rank>\d{1,6})(?=[/._-]|$)"
+)
+PATH_NODE = re.compile(
+    r"(?:^|[/._-])(?P<node>(?:(?!dmesg|kern|journal|syslog|log|slurm|job|train|std)[a-z]+-)*(?:node|host|worker|compute|dgx|hgx|gpu|cn|n)-?\d{1,6})(?=[/._]|-rank|$)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which rank and which node wrote a line, where it says so."""
+
+    rank: int | None = None
+    node: str | None = None
+
+
+def strip_escapes(data: bytes) -> bytes:
+    """`data` without terminal escape sequences; newlines stay where they are."""
+    return ESCAPES.sub(b"", data) if b"\x1b" in data else data
+
+
+def line_text(raw: bytes) -> str:
+    """At most 16 kB of one line: its beginning, or its end where a progress bar kept redrawing it."""
+    if len(raw) > MAX_TEXT_BYTES:
+        raw = raw[-MAX_TEXT_BYTES:] if b"\r" in raw[-MAX_TEXT_BYTES:] else raw[:MAX_TEXT_BYTES]
+    return strip_escapes(raw).decode("utf-8", "replace").strip("\0").rstrip("\r\n")
+
+
+@lru_cache(maxsize=4096)
+def origin_of_path(path: str) -> Origin:
+    """What torchrun's log directory, per-rank files and Slurm's output names tell."""
+    ranks = PATH_RANK.search(path)
+    nodes = PATH_NODE.search(path)
+    rank = next((int(value) for value in ranks.groupdict().values() if value), None) if ranks else None
+    return Origin(rank, nodes["node"] if nodes else None)
+
+
+def origin_of_text(text: str) -> tuple[Origin, str]:
+    """Rank and node from the prefixes of `text`, and the text that follows them. The innermost rank stands."""
+    rank: int | None = None
+    node: str | None = None
+    position = 0
+    for _ in range(6):
+        for pattern in RANK_PREFIXES + NODE_PREFIXES:
+            match = pattern.match(text, position)
+            if match and match.end() > position:
+                fields = match.groupdict()
+                if fields.get("rank"):
+                    rank = int(fields["rank"])
+                if fields.get("node"):
+                    node = node or fields["node"]
+                position = match.end()
+                break
+        else:
+            break
+    rest = text[position:]
+    if rank is None:
+        inside = RANK_INSIDE.search(rest[:256])
+        if inside:
+            rank = int(inside["rank"] or inside["also"])
+    return Origin(rank, node), rest

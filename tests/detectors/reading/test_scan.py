@@ -1,0 +1,115 @@
+"""From bytes to findings: conditions, counts, ranks, bounded memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detectors.reading.scan import MAX_SIGNALS_PER_RULE, scan_inputs, scan_text
+from rules.findings import Findings
+from rules.matcher import Matcher
+from rules.pack import parse_pack
+from rules.signal import Role
+from rules.taxonomy import load_taxonomy
+
+PACK = r"""
+pack: test
+rules:
+- code: T-XID
+  role: root
+  reason: gpu_fallen_off_bus
+  any: ['NVRM: Xid \(']
+  captures: ['Xid \((?P<gpu>[^)]+)\): (?P<xid>\d+)']
+- code: T-NEAR
+  role: cascade
+  reason: nccl_timeout_unattributed
+  any: ['collective timed out']
+  all: ['watchdog woke']
+  none: ['all is well']
+  window: 3
+- {code: T-WHOLE, title: whole, role: root, reason: process_killed_sigkill, any: ['exit code -9'], none: ['Xid']}
+- {code: T-STEP, title: step, role: routine, marks: progress, any: ['step \d+ loss']}
+- {code: T-DULL, title: dull, role: routine, any: ['heartbeat']}
+"""
+NOW = 1_796_000_000.0
+
+
+@pytest.fixture(scope="module")
+def matcher() -> Matcher:
+    return Matcher(parse_pack(PACK, load_taxonomy(), "test"))
+
+
+def scan(matcher: Matcher, text: str) -> Findings:
+    return scan_text(text.encode(), matcher, lambda: NOW)
+
+
+def codes(findings: Findings) -> list[str]:
+    return [signal.rule for signal in findings.signals]
+
+
+def test_a_match_carries_its_place_rank_node_time_and_captures(matcher: Matcher) -> None:
+    (signal,) = scan(matcher, "dull\n[rank3]: 2026-11-28 10:11:12 NVRM: Xid (PCI:0000:91:00): 79, x\n").signals
+    assert (signal.rule, signal.role, signal.line.number, signal.line.rank) == ("T-XID", Role.ROOT, 2, 3)
+    assert signal.captures == {"gpu": "PCI:0000:91:00", "xid": "79"}
+    assert signal.line.time == 1795860672.0
+
+
+def test_equal_lines_are_counted_and_the_first_and_last_kept(matcher: Matcher) -> None:
+    findings = scan(matcher, "".join(f"[{n}.000000] NVRM: Xid (PCI:0000:91:00): 79, x\n" for n in range(1000)))
+    (signal,) = findings.signals
+    assert (signal.count, signal.line.number, signal.last and signal.last.number) == (1000, 1, 1000)
+    assert findings.inputs[0].kept == 1000
+
+
+def test_signals_that_all_differ_stay_bounded(matcher: Matcher) -> None:
+    findings = scan(matcher, "".join(f"NVRM: Xid (PCI:{n:04x}): 79, x\n" for n in range(5000)))
+    assert len(findings.signals) == MAX_SIGNALS_PER_RULE
+    assert sum(signal.count for signal in findings.signals) == 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("watchdog woke\n.\n.\ncollective timed out\n", True),
+        ("watchdog woke\n.\n.\n.\ncollective timed out\n", False),
+        ("collective timed out\n.\nwatchdog woke\n", True),
+        ("watchdog woke\ncollective timed out\nall is well\n", False),
+        ("watchdog woke\ncollective timed out\n.\n.\n.\nall is well\n", True),
+        ("[rank1]: watchdog woke\n[rank1]: collective timed out\n[rank2]: all is well\n", True),
+        ("[rank1]: watchdog woke\n[rank2]: collective timed out\n", False),
+        ("[rank1]: watchdog woke\n" + "[rank2]: .\n" * 4 + "[rank2]: watchdog woke\n[rank1]: collective timed out\n", True),
+    ],
+)
+def test_conditions_hold_within_their_window_of_the_same_rank(matcher: Matcher, text: str, found: bool) -> None:
+    assert codes(scan(matcher, text)) == (["T-NEAR"] if found else [])
+
+
+def test_a_window_reaches_across_blocks(matcher: Matcher) -> None:
+    filler = "." * 2_000_000
+    assert codes(scan(matcher, f"watchdog woke\n{filler}\ncollective timed out\n")) == ["T-NEAR"]
+
+
+def test_a_condition_without_a_window_looks_at_all_inputs(matcher: Matcher, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("worker: exit code -9\n")
+    assert codes(scan_inputs([str(tmp_path)], matcher, lambda: NOW)) == ["T-WHOLE"]
+    (tmp_path / "b.log").write_text("NVRM: Xid (PCI:0000:91:00): 79, x\n")
+    assert codes(scan_inputs([str(tmp_path)], matcher, lambda: NOW)) == ["T-XID"]
+
+
+def test_routine_lines_that_mark_progress_are_context_and_the_rest_nothing(matcher: Matcher) -> None:
+    (signal,) = scan(matcher, "heartbeat\nstep 1 loss 2\nheartbeat\nstep 2 loss 1\n").signals
+    assert (signal.rule, signal.role, signal.count, signal.line.number) == ("T-STEP", Role.CONTEXT, 2, 2)
+
+
+def test_the_last_words_of_each_rank_are_kept(matcher: Matcher) -> None:
+    text = "".join(f"[rank{n % 4}]: 2026-11-28 10:{n // 60:02d}:{n % 60:02d} step\n" for n in range(400) if n < 200 or n % 4 != 2)
+    spans = scan(matcher, text).spans
+    assert {rank: span.lines for rank, span in spans.items()} == {0: 100, 1: 100, 2: 50, 3: 100}
+    assert spans[3].last_time - spans[2].last_time == 201
+    assert spans[2].last_line is not None and spans[2].last_line.number == 199
+
+
+def test_a_line_from_the_future_never_becomes_the_latest(matcher: Matcher) -> None:
+    text = "[rank0]: 2026-11-28 10:00:00 a\n[rank0]: 2036-01-01 00:00:00 b\n"
+    assert scan(matcher, text).spans[0].last_time in (None, 1795860000.0)
