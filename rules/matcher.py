@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import hyperscan
 import re2
 
-from rules.pack import Rule
+from rules.pack import PackError, Rule
+from rules.patterns import PatternError, parse_pattern
 
-__all__ = ["MAX_CAPTURE_BYTES", "Clause", "Hit", "Matcher"]
+__all__ = ["MAX_CAPTURE_BYTES", "Clause", "Expressions", "Hit", "Matcher", "PatternSet", "expressions_of"]
 
 # Captures look at this much of a line; longer ones are matched whole but captured from their beginning.
 MAX_CAPTURE_BYTES = 16_384
@@ -36,47 +37,133 @@ class Hit:
     ordinal: int
 
 
+def references_of(rules: Sequence[Rule]) -> list[tuple[int, Clause, int]]:
+    """Where each pattern of `rules` stands, in the order in which they are numbered."""
+    return [
+        (index, clause, ordinal)
+        for index, rule in enumerate(rules)
+        for clause, group in ((Clause.ANY, rule.any), (Clause.ALL, rule.all), (Clause.NONE, rule.none))
+        for ordinal in range(len(group))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Expressions:
+    """The patterns of a table of rules as the engines take them: `search` in the order of `references_of`, `captures` by rule."""
+
+    search: tuple[bytes, ...]
+    captures: tuple[tuple[bytes, ...], ...]
+
+
+def expressions_of(rules: Sequence[Rule]) -> Expressions:
+    """Read and write out every pattern. Raises PackError, naming the rule, for one that cannot be used."""
+    search: list[bytes] = []
+    captures: list[tuple[bytes, ...]] = []
+    for rule in rules:
+        pattern = ""
+        try:
+            for pattern in (*rule.any, *rule.all, *rule.none):
+                search.append(parse_pattern(pattern).for_hyperscan())
+            written = []
+            for pattern in rule.captures:
+                written.append(parse_pattern(pattern).for_re2())
+            captures.append(tuple(written))
+        except PatternError as error:
+            raise PackError(f"pack {rule.pack}, rule {rule.code}: pattern {pattern!r}: {error}") from None
+    return Expressions(tuple(search), tuple(captures))
+
+
+class PatternSet:
+    """Numbered patterns, found in blocks of whole lines. Raises PackError where Hyperscan cannot compile one."""
+
+    def __init__(self, expressions: Sequence[bytes], serialised: bytes | None = None) -> None:
+        """`serialised`: what `serialise` gave for the same expressions, loaded instead of compiling them."""
+        self.size = len(expressions)
+        self._database: Any = None
+        if not expressions:
+            return
+        if serialised is not None:
+            self._database = hyperscan.loadb(serialised, hyperscan.HS_MODE_BLOCK)
+            self._database.scratch = hyperscan.Scratch(self._database)
+            return
+        self._database = hyperscan.Database()
+        count = len(expressions)
+        try:
+            self._database.compile(
+                expressions=list(expressions), ids=list(range(count)), flags=[hyperscan.HS_FLAG_MULTILINE] * count
+            )
+        except hyperscan.error as error:
+            raise PackError(f"Hyperscan cannot compile the patterns together: {error}") from None
+
+    def serialise(self) -> bytes:
+        """The compiled database for a processor of this kind; empty where there is no pattern."""
+        return bytes(hyperscan.dumpb(self._database)) if self._database is not None else b""
+
+    def find(self, block: bytes) -> list[tuple[int, int]]:
+        """(line index, pattern number), each once, in order. `block` holds whole lines and is under 4 GiB."""
+        if self._database is None:
+            return []
+        events: list[tuple[int, int]] = []
+        append = events.append
+
+        def on_match(pattern: int, _start: int, end: int, _flags: int, _context: object) -> None:
+            append((end, pattern))
+
+        self._database.scan(block, match_event_handler=on_match)
+        events.sort()
+        found: dict[tuple[int, int], None] = {}
+        line = position = 0
+        for end, pattern in events:
+            if end != position:
+                # No pattern crosses a newline, so those before a match's end are those before its line.
+                line += block.count(b"\n", position, end)
+                position = end
+            found[line, pattern] = None
+        return list(found)
+
+
 class Matcher:
     """Immutable once built; one per process (the binding holds the interpreter lock while it scans)."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule], expressions: Expressions | None = None, patterns: PatternSet | None = None) -> None:
+        """Compiles the rules, unless an artefact brings `expressions` and `patterns`. Raises PackError."""
         self.rules = tuple(rules)
-        self._references: list[tuple[int, Clause, int]] = []
-        patterns: list[bytes] = []
-        for index, rule in enumerate(self.rules):
-            for clause, group in ((Clause.ANY, rule.any), (Clause.ALL, rule.all), (Clause.NONE, rule.none)):
-                for ordinal, pattern in enumerate(group):
-                    self._references.append((index, clause, ordinal))
-                    patterns.append(pattern.encode())
-        self._database = hyperscan.Database()
-        if patterns:
-            self._database.compile(
-                expressions=patterns, ids=list(range(len(patterns))), flags=[hyperscan.HS_FLAG_MULTILINE] * len(patterns)
-            )
+        self.expressions = expressions or expressions_of(self.rules)
+        self.patterns = patterns or PatternSet(self.expressions.search)
+        self._references = references_of(self.rules)
+        self._captures: dict[int, tuple[Any, ...]] = {}
 
     def scan(self, block: bytes) -> Iterator[Hit]:
-        """Each pattern at most once a line, in line order. `block` holds whole lines."""
-        if not self._references:
-            return
-        found: set[tuple[int, int]] = set()
-        newlines = [index for index, byte in enumerate(block) if byte == 10]
-
-        def on_match(pattern: int, _start: int, end: int, _flags: int, _context: object) -> None:
-            found.add((bisect_right(newlines, end - 1), pattern))
-
-        self._database.scan(block, match_event_handler=on_match)
-        for line, pattern in sorted(found):
+        """Each pattern at most once a line, in line order. `block` holds whole lines, about 1 MiB of them for speed."""
+        for line, pattern in self.patterns.find(block):
             rule, clause, ordinal = self._references[pattern]
             yield Hit(line, rule, clause, ordinal)
 
     def captures(self, rule: int, text: str) -> dict[str, str]:
         """Named groups of the rule's capture patterns found in `text`; the first value of a name stands."""
+        if not self.expressions.captures[rule]:
+            return {}
+        limited = text[:MAX_CAPTURE_BYTES].encode("utf-8", "surrogateescape")[:MAX_CAPTURE_BYTES]
         values: dict[str, str] = {}
-        limited = text[:MAX_CAPTURE_BYTES]
-        for pattern in self.rules[rule].captures:
-            match = re2.search(pattern, limited)
+        for expression in self._capture_expressions(rule):
+            match = expression.search(limited)
             if match:
                 for name, value in match.groupdict().items():
                     if value is not None:
-                        values.setdefault(name, value)
+                        values.setdefault(name.decode(), value.decode("utf-8", "replace"))
         return values
+
+    def _capture_expressions(self, rule: int) -> tuple[Any, ...]:
+        compiled = self._captures.get(rule)
+        if compiled is None:
+            compiled = tuple(re2.compile(pattern, byte_options()) for pattern in self.expressions.captures[rule])
+            self._captures[rule] = compiled
+        return compiled
+
+
+def byte_options() -> Any:
+    """RE2 over bytes, as Hyperscan sees them; complaints are raised, not printed."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    return options

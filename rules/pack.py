@@ -6,8 +6,8 @@ A rule says which lines it recognises (`any`), what else must stand near them (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,13 @@ __all__ = [
     "Rule",
     "RuleRole",
     "SeverityOverride",
+    "UnreadablePack",
     "load_packs",
+    "parse_document",
     "parse_pack",
+    "parse_rule",
+    "read_packs",
+    "unknown_references",
 ]
 
 PACK_FOLDER = Path(__file__).parent / "packs"
@@ -73,6 +78,10 @@ CAPTURES: Mapping[str, str] = {
 
 class PackError(ValueError):
     """A pack that cannot be used; the message names the file, the rule and what to change."""
+
+
+class UnreadablePack(PackError):
+    """A file that is no pack at all."""
 
 
 class RuleRole(StrEnum):
@@ -170,13 +179,9 @@ class Rule:
     examples: Examples = field(default_factory=Examples)
 
 
-FIELDS = frozenset(
-    {
-        *("code", "title", "role", "reason", "any", "all", "none", "window", "captures", "weight"),
-        *("overrides", "explained_by", "recovers", "severity", "reference", "collect", "examples"),
-        *("marks", "phase", "at_least", "transient"),
-    }
-)
+FIELDS = frozenset(entry.name for entry in fields(Rule)) - {"pack"}
+# Far above any pack a person wrote; keeps a hostile file from filling memory.
+MAX_PACK_BYTES = 8_000_000
 
 
 def strings(value: object, where: str, name: str) -> tuple[str, ...]:
@@ -189,34 +194,46 @@ def strings(value: object, where: str, name: str) -> tuple[str, ...]:
     raise PackError(f"{where}: {name} must be a string or a list of strings")
 
 
+def text(value: object, where: str, name: str) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise PackError(f"{where}: {name} must be a string")
+
+
+def parse_severity(value: object, where: str) -> tuple[SeverityOverride, ...]:
+    overrides = []
+    try:
+        for override in value or ():  # type: ignore[attr-defined]
+            overrides.append(SeverityOverride(Severity(override["to"]), text(override["when"], where, "severity.when")))
+    except (KeyError, TypeError, ValueError):
+        raise PackError(f"{where}: severity is a list of {{to: SEV1|SEV2|SEV3|NONE, when: pattern}}") from None
+    return tuple(overrides)
+
+
 def parse_rule(entry: object, pack: str, taxonomy: Taxonomy) -> Rule:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("code"), str):
         raise PackError(f"pack {pack}: each rule is a mapping with a code")
     where = f"pack {pack}, rule {entry['code']}"
-    unknown = set(entry) - FIELDS
+    unknown = sorted(str(name) for name in set(entry) - FIELDS)
     if unknown:
-        raise PackError(f"{where}: unknown field {sorted(unknown)[0]!r}; known are {', '.join(sorted(FIELDS))}")
+        raise PackError(f"{where}: unknown field {unknown[0]!r}; known are {', '.join(sorted(FIELDS))}")
+    named_role, reason = text(entry.get("role", "root"), where, "role"), entry.get("reason")
     try:
-        role = RuleRole(entry.get("role", "root"))
+        role = RuleRole(named_role)
     except ValueError:
-        raise PackError(f"{where}: role {entry.get('role')!r} is none of {', '.join(RuleRole)}") from None
-    reason = entry.get("reason")
+        raise PackError(f"{where}: role {named_role!r} is none of {', '.join(RuleRole)}") from None
+    if reason is not None and not isinstance(reason, str):
+        raise PackError(f"{where}: reason must be a string")
     if reason is None and role in (RuleRole.ROOT, RuleRole.CASCADE):
         raise PackError(f"{where}: a {role} rule needs a reason")
     if reason is not None and (reason not in taxonomy or reason == NONE):
         raise PackError(f"{where}: reason {reason!r} is not in the taxonomy")
-    overrides = []
-    for override in entry.get("severity") or ():
-        try:
-            overrides.append(SeverityOverride(Severity(override["to"]), str(override["when"])))
-        except (KeyError, TypeError, ValueError):
-            raise PackError(f"{where}: severity is a list of {{to: SEV1|SEV2|SEV3|NONE, when: pattern}}") from None
     examples = entry.get("examples") or {}
-    if not isinstance(examples, Mapping) or set(examples) - {"match", "miss"}:
+    if not isinstance(examples, Mapping) or any(name not in ("match", "miss") for name in examples):
         raise PackError(f"{where}: examples is {{match: [...], miss: [...]}}")
     try:
-        marks = Mark(entry["marks"]) if entry.get("marks") is not None else None
-        phase = Phase(entry["phase"]) if entry.get("phase") is not None else None
+        marks = Mark(text(entry["marks"], where, "marks")) if entry.get("marks") is not None else None
+        phase = Phase(text(entry["phase"], where, "phase")) if entry.get("phase") is not None else None
     except ValueError as error:
         raise PackError(f"{where}: {error}; marks is one of {', '.join(Mark)}, phase one of {', '.join(Phase)}") from None
     at_least, transient = entry.get("at_least", 1), entry.get("transient", False)
@@ -227,7 +244,7 @@ def parse_rule(entry: object, pack: str, taxonomy: Taxonomy) -> Rule:
         raise PackError(f"{where}: weight is 0 to 100, window a number of lines")
     rule = Rule(
         code=entry["code"],
-        title=str(entry.get("title", "")),
+        title=text(entry.get("title"), where, "title"),
         pack=pack,
         role=role,
         reason=reason,
@@ -239,8 +256,8 @@ def parse_rule(entry: object, pack: str, taxonomy: Taxonomy) -> Rule:
         weight=weight,
         overrides=strings(entry.get("overrides"), where, "overrides"),
         explained_by=strings(entry.get("explained_by"), where, "explained_by"),
-        severity=tuple(overrides),
-        reference=str(entry.get("reference", "")),
+        severity=parse_severity(entry.get("severity"), where),
+        reference=text(entry.get("reference"), where, "reference"),
         collect=strings(entry.get("collect"), where, "collect"),
         marks=marks,
         phase=phase,
@@ -256,33 +273,57 @@ def parse_rule(entry: object, pack: str, taxonomy: Taxonomy) -> Rule:
     return rule
 
 
-def parse_pack(text: str, taxonomy: Taxonomy, origin: str = "-") -> tuple[Rule, ...]:
-    """The rules of one pack. Raises PackError, naming the rule, where anything is malformed."""
+def parse_document(content: str, origin: str) -> tuple[str, list[object]]:
+    """Name and rule entries of one pack. Raises UnreadablePack where the text is no pack at all."""
     try:
-        document: Any = yaml.load(text, Loader=yaml.CSafeLoader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise PackError(f"{origin}: not YAML: {str(error).splitlines()[0]}") from None
+        document: Any = yaml.load(content, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise UnreadablePack(f"{origin}: not YAML: {str(error).splitlines()[0]}") from None
     if (
         not isinstance(document, Mapping)
         or not isinstance(document.get("pack"), str)
         or not isinstance(document.get("rules"), list)
     ):
-        raise PackError(f"{origin}: a pack is a mapping with `pack: name` and `rules: [...]`")
-    return tuple(parse_rule(entry, document["pack"], taxonomy) for entry in document["rules"])
+        raise UnreadablePack(f"{origin}: a pack is a mapping with `pack: name` and `rules: [...]`")
+    return document["pack"], document["rules"]
+
+
+def parse_pack(content: str, taxonomy: Taxonomy, origin: str = "-") -> tuple[Rule, ...]:
+    """The rules of one pack. Raises PackError, naming the rule, where anything is malformed."""
+    pack, entries = parse_document(content, origin)
+    return tuple(parse_rule(entry, pack, taxonomy) for entry in entries)
+
+
+def read_packs(folder: Path) -> Iterator[tuple[str, str]]:
+    """(file name, content) of every pack in `folder`, in file order. Raises UnreadablePack."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".yaml")
+        for path in paths:
+            if path.stat().st_size > MAX_PACK_BYTES:
+                raise UnreadablePack(f"{path.name}: larger than {MAX_PACK_BYTES} bytes; split it")
+            yield path.name, path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadablePack(f"{folder}: cannot read the packs: {error}") from None
+
+
+def unknown_references(rules: Sequence[Rule], taxonomy: Taxonomy) -> Iterator[tuple[Rule, str]]:
+    """(rule, name) for each name in a rule that is neither a code nor a reason."""
+    known = {rule.code for rule in rules} | set(taxonomy.reasons) | {UNKNOWN}
+    for rule in rules:
+        for other in (*rule.overrides, *rule.explained_by, *rule.recovers):
+            if other not in known:
+                yield rule, other
 
 
 def load_packs(folder: Path = PACK_FOLDER) -> tuple[Rule, ...]:
     """Every rule of every pack in `folder`, in file order. Raises PackError on a malformed pack or a code used twice."""
     taxonomy = load_taxonomy()
     rules: dict[str, Rule] = {}
-    for path in sorted(folder.glob("*.yaml")):
-        for rule in parse_pack(path.read_text(encoding="utf-8"), taxonomy, path.name):
+    for name, content in read_packs(folder):
+        for rule in parse_pack(content, taxonomy, name):
             if rule.code in rules:
-                raise PackError(f"{path.name}: the code {rule.code} is used twice")
+                raise PackError(f"{name}: the code {rule.code} is used twice")
             rules[rule.code] = rule
-    known = set(rules) | {rule.reason for rule in rules.values() if rule.reason} | set(taxonomy.reasons) | {UNKNOWN}
-    for rule in rules.values():
-        for other in (*rule.overrides, *rule.explained_by, *rule.recovers):
-            if other not in known:
-                raise PackError(f"rule {rule.code}: {other!r} is neither a rule code nor a reason")
+    for rule, other in unknown_references(tuple(rules.values()), taxonomy):
+        raise PackError(f"rule {rule.code}: {other!r} is neither a rule code nor a reason")
     return tuple(rules.values())

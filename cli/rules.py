@@ -1,0 +1,120 @@
+"""`pitstop rules`: list, show and check what is known, and say which rules recognise a line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.main import UsageError
+from rules.check import check_packs
+from rules.matcher import Clause, Matcher
+from rules.pack import PACK_FOLDER, PackError, Rule, load_packs, read_packs
+from rules.taxonomy import load_taxonomy
+
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="What is known: the rules, one by one.", rich_markup_mode=None)
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+
+
+def known_rules() -> tuple[Rule, ...]:
+    try:
+        return load_packs()
+    except PackError as error:
+        raise UsageError(f"{error}; pitstop rules check lists every problem") from None
+
+
+@app.command("list")
+def list_rules(as_json: AsJson = False) -> None:
+    """One line a rule: code, role, reason, title."""
+    rules = known_rules()
+    if as_json:
+        print(json.dumps([summary(rule) for rule in rules]))
+        return
+    for rule in rules:
+        print(f"{rule.code:<16} {rule.role.value:<9} {rule.reason or '-':<34} {rule.title}")
+
+
+@app.command()
+def show(code: Annotated[str, typer.Argument(help="The code of the rule, as in PS-XID-079.")], as_json: AsJson = False) -> None:
+    """Everything one rule says."""
+    rule = next((rule for rule in known_rules() if rule.code == code), None)
+    if rule is None:
+        raise UsageError(f"no rule {code!r}; pitstop rules list has them all")
+    document = {name: value for name, value in asdict(rule).items() if value not in (None, (), "")}
+    if as_json:
+        print(json.dumps(document))
+        return
+    for name, value in document.items():
+        if isinstance(value, tuple):
+            print(f"{name}:")
+            for item in value:
+                print(f"  {item}")
+        elif isinstance(value, dict):
+            for kind, texts in value.items():
+                print(f"{name}.{kind}:")
+                for item in texts:
+                    print(f"  {item}")
+        else:
+            print(f"{name}: {value}")
+
+
+@app.command()
+def check(folder: Annotated[Path, typer.Argument(help="A folder of packs; Pitstop's own if left out.")] = PACK_FOLDER) -> None:
+    """Compile every pattern and run every example in both engines; print each problem. Exit status 1 if there is one."""
+    try:
+        rules, problems = check_packs(read_packs(folder), load_taxonomy())
+    except PackError as error:
+        raise UsageError(str(error)) from None
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    examples = sum(len(rule.examples.match) + len(rule.examples.miss) for rule in rules)
+    print(f"{len(rules)} rules, {examples} examples, {len(problems)} problems")
+    if any(problem.unreadable for problem in problems):
+        raise typer.Exit(2)
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(line: Annotated[str, typer.Argument(help="A line of a log, or - to read lines.")], as_json: AsJson = False) -> None:
+    """Which rules recognise a line, and what they read from it."""
+    rules = known_rules()
+    matcher = Matcher(rules)
+    text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape") if line == "-" else line
+    lines = text.removesuffix("\n").split("\n")
+    found = []
+    block = (text.removesuffix("\n") + "\n").encode("utf-8", "surrogateescape")
+    for hit in matcher.scan(block):
+        rule = rules[hit.rule]
+        found.append(
+            {
+                "line": hit.line + 1,
+                **summary(rule),
+                "clause": hit.clause.value,
+                "pattern": getattr(rule, hit.clause.value)[hit.ordinal],
+                "captures": matcher.captures(hit.rule, lines[hit.line]),
+            }
+        )
+    if as_json:
+        print(json.dumps(found))
+        return
+    if not found:
+        print("no rule recognises it")
+    for item in found:
+        condition = "" if item["clause"] == Clause.ANY else f", as a condition ({item['clause']})"
+        place = f"line {item['line']}: " if len(lines) > 1 else ""
+        print(f"{place}{item['code']}  {item['role']}  {item['reason'] or '-'}  {item['title']}{condition}")
+        print(f"  pattern: {item['pattern']}")
+        for name, value in dict(item["captures"]).items():
+            print(f"  {name}: {value}")
+
+
+def summary(rule: Rule) -> dict[str, object]:
+    return {"code": rule.code, "role": rule.role.value, "reason": rule.reason, "title": rule.title, "pack": rule.pack}

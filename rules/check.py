@@ -1,0 +1,169 @@
+"""Judge rules before they are used: patterns that both engines take and that cost little, and examples that hold in both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import re2
+
+from rules.matcher import Clause, PatternSet, byte_options
+from rules.pack import (
+    PackError,
+    Rule,
+    UnreadablePack,
+    parse_document,
+    parse_rule,
+    unknown_references,
+)
+from rules.patterns import MIN_LITERAL, PatternError, parse_pattern
+from rules.taxonomy import Taxonomy
+
+__all__ = ["Problem", "check_packs", "check_rule", "is_recognised"]
+
+# (line index, clause, ordinal) of each pattern of one rule found in a text
+Found = set[tuple[int, Clause, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something to mend. `unreadable`: the file is no pack at all."""
+
+    file: str
+    rule: str
+    message: str
+    unreadable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.rule}: {self.message}" if self.rule else self.message
+
+
+def check_packs(packs: Iterable[tuple[str, str]], taxonomy: Taxonomy) -> tuple[list[Rule], list[Problem]]:
+    """The usable rules of (file name, content) pairs, and every problem found."""
+    rules: dict[str, Rule] = {}
+    files: dict[str, str] = {}
+    problems: list[Problem] = []
+    for file, content in packs:
+        try:
+            pack, entries = parse_document(content, file)
+        except UnreadablePack as error:
+            problems.append(Problem(file, "", str(error), unreadable=True))
+            continue
+        for entry in entries:
+            try:
+                rule = parse_rule(entry, pack, taxonomy)
+            except PackError as error:
+                problems.append(Problem(file, "", f"{file}: {error}"))
+                continue
+            if rule.code in rules:
+                problems.append(Problem(file, rule.code, f"the code is used twice, also in {files[rule.code]}"))
+                continue
+            rules[rule.code], files[rule.code] = rule, file
+            problems += [Problem(file, rule.code, message) for message in check_rule(rule)]
+    for rule, other in unknown_references(tuple(rules.values()), taxonomy):
+        problems.append(Problem(files[rule.code], rule.code, f"{other!r} is neither a rule code nor a reason"))
+    return list(rules.values()), problems
+
+
+def check_rule(rule: Rule) -> list[str]:
+    """What is wrong with one rule, in words; empty if nothing is."""
+    messages: list[str] = []
+    for pattern in (*rule.any, *rule.all, *rule.none):
+        messages += [f"pattern {pattern!r}: {message}" for message in check_search_pattern(pattern)]
+    for pattern in (*rule.captures, *(override.when for override in rule.severity)):
+        messages += [f"pattern {pattern!r}: {message}" for message in check_re2_pattern(pattern)]
+    for pattern in rule.captures:
+        try:
+            if not parse_pattern(pattern).group_names:
+                messages.append(f"pattern {pattern!r}: captures nothing; name a group as in (?P<rank>...)")
+        except PatternError:
+            pass
+    if not rule.examples.match:
+        messages.append("no example that it must match")
+    return messages or list(check_examples(rule))
+
+
+def check_search_pattern(source: str) -> Iterator[str]:
+    try:
+        pattern = parse_pattern(source)
+    except PatternError as error:
+        yield str(error)
+        return
+    if pattern.ends_in_open_repeat:
+        yield "ends in an open repeat, which says nothing more than the pattern without it; cut it off"
+    if len(pattern.longest_literal) < MIN_LITERAL:
+        yield f"no literal of at least {MIN_LITERAL} characters to hold on to; add fixed text that every such line has"
+        return
+    try:
+        PatternSet([pattern.for_hyperscan()])
+    except PackError as error:
+        yield str(error)
+    yield from check_re2_pattern(source)
+
+
+def check_re2_pattern(source: str) -> Iterator[str]:
+    try:
+        re2.compile(parse_pattern(source).for_re2(), byte_options())
+    except PatternError as error:
+        yield str(error)
+    except re2.error as error:
+        yield f"RE2 cannot compile it: {error}"
+
+
+def check_examples(rule: Rule) -> Iterator[str]:
+    """Run every example through both engines, which must agree on every line and with the author."""
+    places = [
+        (clause, ordinal, parse_pattern(pattern))
+        for clause, group in ((Clause.ANY, rule.any), (Clause.ALL, rule.all), (Clause.NONE, rule.none))
+        for ordinal, pattern in enumerate(group)
+    ]
+    patterns = PatternSet([pattern.for_hyperscan() for _, _, pattern in places])
+    expressions = [(clause, ordinal, re2.compile(pattern.for_re2(), byte_options())) for clause, ordinal, pattern in places]
+
+    def hyperscan_finds(lines: list[bytes]) -> Found:
+        return {(line, *places[number][:2]) for line, number in patterns.find(b"".join(line + b"\n" for line in lines))}
+
+    def re2_finds(lines: list[bytes]) -> Found:
+        return {
+            (index, clause, ordinal)
+            for index, line in enumerate(lines)
+            for clause, ordinal, expression in expressions
+            if expression.search(line)
+        }
+
+    for wanted, texts in ((True, rule.examples.match), (False, rule.examples.miss)):
+        for text in texts:
+            yield from check_example(rule, text, wanted, hyperscan_finds, re2_finds)
+
+
+def check_example(
+    rule: Rule,
+    text: str,
+    wanted: bool,
+    hyperscan_finds: Callable[[list[bytes]], Found],
+    re2_finds: Callable[[list[bytes]], Found],
+) -> Iterator[str]:
+    lines = text.encode().removesuffix(b"\n").split(b"\n")
+    found, also = hyperscan_finds(lines), re2_finds(lines)
+    if found != also:
+        clause, ordinal = sorted(found ^ also)[0][1:]
+        yield f"example {text!r}: Hyperscan and RE2 do not agree on pattern {ordinal + 1} under {clause}"
+    if is_recognised(rule, found) != wanted:
+        yield f"example {text!r}: {'not matched, and should be' if wanted else 'matched, and should not be'}"
+
+
+def is_recognised(rule: Rule, found: Found) -> bool:
+    """Whether a text in which these patterns of `rule` were found satisfies the rule somewhere."""
+    lines = {line for line, clause, _ in found if clause is Clause.ANY}
+
+    def near(line: int, clause: Clause, ordinal: int) -> bool:
+        return any(
+            (kind, number) == (clause, ordinal) and (not rule.window or abs(other - line) <= rule.window)
+            for other, kind, number in found
+        )
+
+    return any(
+        all(near(line, Clause.ALL, ordinal) for ordinal in range(len(rule.all)))
+        and not any(near(line, Clause.NONE, ordinal) for ordinal in range(len(rule.none)))
+        for line in lines
+    )
