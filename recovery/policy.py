@@ -27,7 +27,7 @@ __all__ = ["TABLE", "Budget", "Checkpoint", "JobFacts", "Row", "Situation", "dec
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The actions for one (severity, remedy), first to last: one step further with each relaunch that did not help."""
+    """The actions for one (severity, remedy), by how often its root came back. A failed verification also raises the severity."""
 
     ladder: tuple[Action, ...]
     why: str
@@ -112,9 +112,9 @@ class JobFacts:
 class Situation:
     """All that a decision is made from.
 
-    `spent`: relaunches already spent on this root; `spent_job`: on this job, whatever the root; `escalation`: verifications of
-    this root that failed; `rule_reasons`: the reason that each rule stands for; `denied`: actions that the envelope or a
-    person refused, with the refusal; `frozen`: why nothing may be done at all, None where it may.
+    `spent`: relaunches already spent on this root; `spent_job`: on this job, whatever the root; `escalation`: failed
+    verifications of this root in a row; `rule_reasons`: the reason that each rule stands for; `denied`: actions that the
+    envelope or a person refused, with the refusal; `frozen`: why nothing may be done at all, None where it may.
     """
 
     diagnosis: Diagnosis
@@ -175,9 +175,12 @@ def _choose(situation: Situation) -> Decision:
     if not diagnosis.is_failure:
         return _own(situation, Action.NONE, ["no failure was found"], 0.0)
     row = TABLE.get((diagnosis.severity, diagnosis.remedy), _UNLISTED)
-    rung = max(situation.spent, situation.escalation)
-    wanted = row.ladder[min(rung, len(row.ladder) - 1)]
+    wanted = row.ladder[min(situation.spent, len(row.ladder) - 1)]
     why = [f"{diagnosis.reason} is {diagnosis.severity.value} with remedy {diagnosis.remedy.value}: {row.why}"]
+    raised = _raised(wanted, diagnosis.severity, situation.escalation)
+    if raised is not wanted:
+        why.append(f"what was done {'before' if situation.escalation == 1 else f'{situation.escalation} times'} did not hold")
+        wanted = raised
     if wanted in (Action.ISOLATE, Action.RESET_GPU):
         refusal = _refusal(situation, wanted)
         if refusal is None:
@@ -192,8 +195,17 @@ def _choose(situation: Situation) -> Decision:
         if exhausted is not None:
             why.append(exhausted)
             wanted = Action.STOP
-    delay = row.retry_delay_seconds if rung > 0 else 0.0
+    delay = row.retry_delay_seconds if situation.spent else 0.0
     return _own(situation, wanted, why, delay)
+
+
+def _raised(action: Action, severity: Severity, escalation: int) -> Action:
+    """SEV3 retry -> SEV2 restart -> SEV1 isolate, one step for each verification that failed (Unicron, section 4.2)."""
+    steps = (Action.RETRY, Action.RESTART, Action.ISOLATE)
+    if action not in steps or severity is Severity.NONE:
+        return action
+    start = {Severity.SEV3: 0, Severity.SEV2: 1, Severity.SEV1: 2}[severity]
+    return steps[max(steps.index(action), min(start + escalation, 2))]
 
 
 def _refusal(situation: Situation, action: Action) -> str | None:
@@ -271,7 +283,7 @@ def _own(situation: Situation, wanted: Action, why: list[str], delay: float) -> 
         directive, use, action, exclude = DirectiveKind(wanted.value), (), wanted, ()
     mode = situation.modes[action]
     if action in situation.denied:
-        return Decision(Action.NONE, DirectiveKind.NONE, mode, (*why, situation.denied[action]), "")
+        return Decision(Action.NONE, DirectiveKind.NONE, Mode.OBSERVE, (*why, situation.denied[action]), "")
     if mode in (Mode.OBSERVE, Mode.SUGGEST):
         why = [*why, f"{action.value} is in mode {mode.value}: do what you would do without Pitstop"]
         return Decision(Action.NONE, DirectiveKind.NONE, mode, tuple(why), "")

@@ -109,6 +109,12 @@ def test_a_failure_that_keeps_coming_back_climbs_from_retry_to_restart_to_isolat
     assert failed == actions
 
 
+def test_a_restart_that_did_not_hold_is_raised_to_isolation_at_once():
+    verdict = diagnosis("gpu_contained_memory_error", Trust.NODE)
+    assert decide(Situation(verdict, JOB, spent=1, modes=AUTO)).action is Action.RESTART
+    assert decide(Situation(verdict, JOB, spent=1, escalation=1, modes=AUTO)).action is Action.ISOLATE
+
+
 def test_sev1_on_the_jobs_own_word_becomes_localise_then_decide():
     decision = decide(Situation(diagnosis("gpu_fallen_off_bus", Trust.JOB), JOB, modes=AUTO))
     assert decision.action is Action.RESTART
