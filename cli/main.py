@@ -13,6 +13,7 @@ __all__ = ["COMMANDS", "UsageError", "run"]
 # name -> (module under cli/, one line of help); only the module of the command that runs is imported.
 COMMANDS: dict[str, tuple[str, str]] = {
     "diagnose": ("diagnose", "say what broke, and why, from what a run left behind"),
+    "evaluate": ("evaluate", "measure diagnoses against a labelled corpus"),
     "rules": ("rules", "list, show, check and compile what is known; explain a line"),
 }
 
