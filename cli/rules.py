@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from cli.main import UsageError
+from rules.artefact import ARTEFACT_VARIABLE, artefact_key, artefact_path, compile_rules, load_matcher, write_artefact
 from rules.check import check_packs
-from rules.matcher import Clause, Matcher
+from rules.matcher import Clause
 from rules.pack import PACK_FOLDER, PackError, Rule, load_packs, read_packs
 from rules.taxonomy import load_taxonomy
 
@@ -85,8 +86,11 @@ def check(folder: Annotated[Path, typer.Argument(help="A folder of packs; Pitsto
 @app.command()
 def explain(line: Annotated[str, typer.Argument(help="A line of a log, or - to read lines.")], as_json: AsJson = False) -> None:
     """Which rules recognise a line, and what they read from it."""
-    rules = known_rules()
-    matcher = Matcher(rules)
+    try:
+        matcher = load_matcher()
+    except PackError as error:
+        raise UsageError(f"{error}; pitstop rules check lists every problem") from None
+    rules = matcher.rules
     text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape") if line == "-" else line
     lines = text.removesuffix("\n").split("\n")
     found = []
@@ -114,6 +118,26 @@ def explain(line: Annotated[str, typer.Argument(help="A line of a log, or - to r
         print(f"  pattern: {item['pattern']}")
         for name, value in dict(item["captures"]).items():
             print(f"  {name}: {value}")
+
+
+@app.command("compile")
+def compile_command(
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help=f"The file to write; {ARTEFACT_VARIABLE} then names it.")
+    ] = None,
+) -> None:
+    """Compile the packs to one file, in the user's cache if not told otherwise, so that commands start at once."""
+    key = artefact_key()
+    path = output or artefact_path(key)
+    try:
+        compiled = compile_rules()
+        write_artefact(compiled, key, path)
+    except PackError as error:
+        raise UsageError(f"{error}; pitstop rules check lists every problem") from None
+    except OSError as error:
+        print(f"pitstop: cannot write {path}: {error.strerror or error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    print(f"{len(compiled.rules)} rules in {path}")
 
 
 def summary(rule: Rule) -> dict[str, object]:

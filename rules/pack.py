@@ -12,8 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rules.taxonomy import NONE, UNKNOWN, Severity, Taxonomy, load_taxonomy
 
 __all__ = [
@@ -275,6 +273,9 @@ def parse_rule(entry: object, pack: str, taxonomy: Taxonomy) -> Rule:
 
 def parse_document(content: str, origin: str) -> tuple[str, list[object]]:
     """Name and rule entries of one pack. Raises UnreadablePack where the text is no pack at all."""
+    # Not at the top: with compiled rules (rules/artefact.py) nobody needs YAML.
+    import yaml
+
     try:
         document: Any = yaml.load(content, Loader=yaml.CSafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+__all__ = [
+    "NONE",
+    "TAXONOMY_FILE",
+    "UNKNOWN",
+    "Category",
+    "Reason",
+    "Remedy",
+    "Severity",
+    "Taxonomy",
+    "adopt_taxonomy",
+    "load_taxonomy",
+    "parse_reason",
+    "parse_taxonomy",
+    "reason_entry",
+]
 
-__all__ = ["NONE", "UNKNOWN", "Category", "Reason", "Remedy", "Severity", "Taxonomy", "load_taxonomy", "parse_taxonomy"]
+TAXONOMY_FILE = Path(__file__).parent / "taxonomy.yaml"
 
 UNKNOWN = "unknown"
 NONE = "none"
@@ -96,26 +109,53 @@ class Taxonomy:
         return frozenset((reason.severity, reason.remedy) for reason in self.reasons.values())
 
 
+def parse_reason(entry: Mapping[str, Any]) -> Reason:
+    return Reason(
+        name=entry["name"],
+        family=entry["family"],
+        category=Category(entry["category"]),
+        component=entry["component"],
+        severity=Severity(entry["severity"]),
+        retryable=bool(entry["retryable"]),
+        remedy=Remedy(entry["action"]),
+        definition=entry["definition"],
+        confused_with=tuple((other["reason"], other["how"]) for other in entry.get("confused_with") or ()),
+    )
+
+
+def reason_entry(reason: Reason) -> dict[str, Any]:
+    """The mapping of which parse_reason makes `reason`."""
+    return {
+        "name": reason.name,
+        "family": reason.family,
+        "category": reason.category,
+        "component": reason.component,
+        "severity": reason.severity,
+        "retryable": reason.retryable,
+        "action": reason.remedy,
+        "definition": reason.definition,
+        "confused_with": [{"reason": other, "how": how} for other, how in reason.confused_with],
+    }
+
+
 def parse_taxonomy(document: Mapping[str, Any]) -> Taxonomy:
     """Build a taxonomy from the parsed YAML. Raises KeyError or ValueError where it is malformed."""
-    reasons = {UNKNOWN: UNKNOWN_REASON}
-    for entry in document["reasons"]:
-        reasons[entry["name"]] = Reason(
-            name=entry["name"],
-            family=entry["family"],
-            category=Category(entry["category"]),
-            component=entry["component"],
-            severity=Severity(entry["severity"]),
-            retryable=bool(entry["retryable"]),
-            remedy=Remedy(entry["action"]),
-            definition=entry["definition"],
-            confused_with=tuple((other["reason"], other["how"]) for other in entry.get("confused_with") or ()),
-        )
-    return Taxonomy(reasons)
+    return Taxonomy({UNKNOWN: UNKNOWN_REASON} | {entry["name"]: parse_reason(entry) for entry in document["reasons"]})
 
 
-@cache
+shipped: list[Taxonomy] = []
+
+
 def load_taxonomy() -> Taxonomy:
-    """The taxonomy that ships with Pitstop."""
-    text = (Path(__file__).parent / "taxonomy.yaml").read_text(encoding="utf-8")
-    return parse_taxonomy(yaml.load(text, Loader=yaml.CSafeLoader))
+    """The taxonomy that ships with Pitstop, read once."""
+    if not shipped:
+        # Not at the top: with compiled rules (rules/artefact.py) nobody needs YAML.
+        import yaml
+
+        shipped.append(parse_taxonomy(yaml.load(TAXONOMY_FILE.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)))
+    return shipped[0]
+
+
+def adopt_taxonomy(taxonomy: Taxonomy) -> None:
+    """Spare load_taxonomy the reading: `taxonomy` was made of the same file."""
+    shipped[:] = [taxonomy]
