@@ -14,6 +14,9 @@ __all__ = ["COMMANDS", "UsageError", "run"]
 COMMANDS: dict[str, tuple[str, str]] = {
     "diagnose": ("diagnose", "say what broke, and why, from what a run left behind"),
     "evaluate": ("evaluate", "measure diagnoses against a labelled corpus"),
+    "serve": ("serve", "the service: API, dashboard, ingest, recovery"),
+    "migrate": ("migrate", "bring the service's database to this version's schema"),
+    "token": ("token", "make, list, rotate and revoke bearer tokens of the service"),
     "rules": ("rules", "list, show, check and compile what is known; explain a line"),
 }
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from service.api import jobs
+from service.access import bootstrap
+from service.api import events, health, jobs, nodes
+from service.eventstream import EventWatch
+from service.gate import Gate
+from service.metrics import Metrics
 from service.migration import migrate
 from service.problems import install_problems
 from service.settings import Settings
@@ -18,21 +24,27 @@ from service.store import Store
 __all__ = ["create_app"]
 
 
-def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
+def create_app(settings: Settings, clock: Clock = time.time) -> FastAPI:
     """The application on the database that `settings` name, brought to this version's schema when it starts."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         store = Store(settings.database_url)
         migrate(store)
-        app.state.pitstop = Service(settings, store) if clock is None else Service(settings, store, clock)
+        bootstrap(store, settings.data_dir, settings.bootstrap_token_file, clock())
+        service = Service(settings, store, EventWatch(store), Metrics(store), clock)
+        app.state.pitstop = service
+        watching = asyncio.create_task(service.watch.run())
         try:
             yield
         finally:
+            service.watch.close()
+            await watching
             store.close()
 
     app = FastAPI(title="Pitstop", version=version("pitstop"), lifespan=lifespan, docs_url="/docs", redoc_url=None)
     install_problems(app)
-    for module in (jobs,):
+    app.add_middleware(Gate, doors={})
+    for module in (events, health, jobs, nodes):
         app.include_router(module.router)
     return app

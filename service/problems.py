@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -17,34 +18,37 @@ __all__ = ["Problem", "install_problems", "problem_response"]
 log = logging.getLogger("pitstop.service")
 
 
-class Problem(Exception):
-    """Raised where a request cannot be answered as asked: a status, one line for a person, and what machines may want."""
+class Problem(HTTPException):
+    """Raised where a request cannot be answered as asked: a status, one line for a person, and what machines may want.
+
+    An HTTPException, because FastAPI lets only those through while it reads a body.
+    """
 
     def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None, **extensions: Any) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.headers = headers
+        super().__init__(status, detail, headers)
         self.extensions = extensions
 
 
-def problem_response(status: int, detail: str, headers: dict[str, str] | None = None, **extensions: Any) -> JSONResponse:
+def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None, **extensions: Any) -> JSONResponse:
     """A problem document: type about:blank, the status' own title, `detail`, and extension members."""
     document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **extensions}
-    return JSONResponse(document, status_code=status, headers=headers, media_type="application/problem+json")
+    return JSONResponse(
+        document, status_code=status, headers=dict(headers) if headers else None, media_type="application/problem+json"
+    )
 
 
 async def on_problem(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)
-    return problem_response(error.status, error.detail, error.headers, **error.extensions)
+    return problem_response(error.status_code, error.detail, error.headers, **error.extensions)
 
 
 async def on_http_exception(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    headers = dict(error.headers) if error.headers else None
     detail = {404: "there is nothing at this address", 405: "this address does not take that method"}.get(error.status_code)
     return problem_response(
-        error.status_code, detail if detail and error.detail == HTTPStatus(error.status_code).phrase else error.detail, headers
+        error.status_code,
+        detail if detail and error.detail == HTTPStatus(error.status_code).phrase else error.detail,
+        error.headers,
     )
 
 

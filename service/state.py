@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request
 
+from service.eventstream import EventWatch
+from service.metrics import Metrics
 from service.settings import Settings
 from service.store import Store
 
@@ -19,12 +21,15 @@ Clock = Callable[[], float]
 
 @dataclass(slots=True)
 class Service:
-    """The running service: settings, store and clock (seconds since the epoch)."""
+    """The running service. `checks` answer `ok` or what is wrong; `reports` add documents to /readyz."""
 
     settings: Settings
     store: Store
+    watch: EventWatch
+    metrics: Metrics
     clock: Clock = time.time
-    started_at: float = field(default_factory=time.time)
+    checks: dict[str, Callable[[], str]] = field(default_factory=dict)
+    reports: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
 
 def service_of(request: Request) -> Service:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from service.access import Principal, PrincipalDependency, Right, Role, allow
 from service.api.documents import attempt_document, job_document, listing, offset_of, rank_state_document
 from service.problems import Problem
 from service.state import ServiceDependency
 from service.store.events import publish_event
 from service.store.jobs import Attempt, Job, RankState, find_attempt, rank_states
 
-__all__ = ["JobName", "job_or_404", "router"]
+__all__ = ["JobName", "job_or_404", "launched_job", "router"]
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
@@ -104,13 +105,31 @@ def job_or_404(session: Session, name: str) -> Job:
     return job
 
 
-@router.post("", status_code=201, operation_id="registerJob")
-def register_job(body: JobRegistration, service: ServiceDependency, response: Response) -> dict[str, Any]:
+def check_project(principal: Principal, project: str | None) -> None:
+    """403 where a launcher's token is bound to other projects."""
+    if principal.role is Role.LAUNCHER and not principal.bound_to(project):
+        raise Problem(403, f"the token {principal.name!r} launches only for project {' or '.join(principal.binding)}")
+
+
+def launched_job(session: Session, name: str, principal: Principal) -> Job:
+    """The job, where the caller may report for it."""
+    job = job_or_404(session, name)
+    check_project(principal, job.project)
+    return job
+
+
+@router.post("", status_code=201, operation_id="registerJob", dependencies=[Depends(allow(Right.LAUNCH))])
+def register_job(
+    body: JobRegistration, service: ServiceDependency, principal: PrincipalDependency, response: Response
+) -> dict[str, Any]:
     """Register a job, by name: 201 the first time, 200 and its present document after that."""
     now = service.clock()
     fields = body.model_dump(exclude={"job"}, exclude_unset=True)
+    check_project(principal, body.project)
     with service.store.writing() as session:
         job = session.get(Job, body.job)
+        if job is not None:
+            check_project(principal, job.project)
         if job is None:
             fields = body.model_dump(exclude={"job"})
             job = Job(
@@ -127,7 +146,7 @@ def register_job(body: JobRegistration, service: ServiceDependency, response: Re
         return job_document(job)
 
 
-@router.get("", operation_id="listJobs")
+@router.get("", operation_id="listJobs", dependencies=[Depends(allow(Right.READ))])
 def list_jobs(
     service: ServiceDependency,
     state: Annotated[str | None, Query(max_length=32)] = None,
@@ -143,7 +162,7 @@ def list_jobs(
     return listing(rows, job_document, total, offset, limit)
 
 
-@router.get("/{job}", operation_id="getJob")
+@router.get("/{job}", operation_id="getJob", dependencies=[Depends(allow(Right.READ))])
 def get_job(job: JobName, service: ServiceDependency) -> dict[str, Any]:
     """A job with its attempts and what its ranks last said."""
     with service.store.reading() as session:
@@ -157,11 +176,13 @@ def get_job(job: JobName, service: ServiceDependency) -> dict[str, Any]:
         }
 
 
-@router.patch("/{job}", operation_id="changeJob")
-def change_job(job: JobName, body: JobChange, service: ServiceDependency) -> dict[str, Any]:
+@router.patch("/{job}", operation_id="changeJob", dependencies=[Depends(allow(Right.LAUNCH))])
+def change_job(job: JobName, body: JobChange, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Change what the owner may change; what is not named stays."""
     with service.store.writing() as session:
-        row = job_or_404(session, job)
+        row = launched_job(session, job, principal)
+        if "project" in body.model_fields_set:
+            check_project(principal, body.project)
         for name, value in body.model_dump(exclude_unset=True).items():
             setattr(row, name, value)
         row.updated_at = service.clock()
@@ -169,12 +190,14 @@ def change_job(job: JobName, body: JobChange, service: ServiceDependency) -> dic
         return job_document(row)
 
 
-@router.post("/{job}/attempts", status_code=201, operation_id="reportAttempt")
-def report_attempt(job: JobName, body: AttemptReport, service: ServiceDependency, response: Response) -> dict[str, Any]:
+@router.post("/{job}/attempts", status_code=201, operation_id="reportAttempt", dependencies=[Depends(allow(Right.LAUNCH))])
+def report_attempt(
+    job: JobName, body: AttemptReport, service: ServiceDependency, principal: PrincipalDependency, response: Response
+) -> dict[str, Any]:
     """An attempt began, or re-formed under a new generation. A generation below the job's own is refused."""
     now = service.clock()
     with service.store.writing() as session:
-        row = job_or_404(session, job)
+        row = launched_job(session, job, principal)
         if body.generation < row.generation:
             raise Problem(409, f"generation {body.generation} is over: {job} is at {row.generation}", generation=row.generation)
         attempt = find_attempt(session, job, body.attempt)
@@ -202,12 +225,12 @@ def report_attempt(job: JobName, body: AttemptReport, service: ServiceDependency
         return attempt_document(attempt)
 
 
-@router.post("/{job}/heartbeat", operation_id="reportHeartbeat")
-def report_heartbeat(job: JobName, body: Heartbeat, service: ServiceDependency) -> dict[str, Any]:
+@router.post("/{job}/heartbeat", operation_id="reportHeartbeat", dependencies=[Depends(allow(Right.LAUNCH))])
+def report_heartbeat(job: JobName, body: Heartbeat, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """What the ranks of one node are doing; with `ended`, that the job is over. One of an older generation changes nothing."""
     now = service.clock()
     with service.store.writing() as session:
-        row = job_or_404(session, job)
+        row = launched_job(session, job, principal)
         if body.generation < row.generation:
             return {"generation": row.generation, "accepted": False, "state": row.state}
         row.generation = body.generation

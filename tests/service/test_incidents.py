@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from sqlalchemy import func, select
 
@@ -17,14 +14,6 @@ from service.store import Store
 from service.store.events import events_after
 from service.store.incidents import Incident, timeline
 from service.timeline import IncidentState, move
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(f"sqlite:///{tmp_path / 'pitstop.sqlite'}")
-    migrate(store)
-    yield store
-    store.close()
 
 
 def report(generation: int = 1, key: str = "k1", rank: int = 1) -> FailureReport:

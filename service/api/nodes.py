@@ -1,0 +1,104 @@
+"""Nodes and the leases of their agents."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from service.access import Principal, PrincipalDependency, Right, allow
+from service.api.documents import listing, node_document, offset_of
+from service.problems import Problem
+from service.state import ServiceDependency
+from service.store.events import publish_event
+from service.store.jobs import Node, NodeAlias
+
+__all__ = ["NodeName", "check_node", "router"]
+
+router = APIRouter(prefix="/api/v1/nodes", tags=["nodes"])
+
+NodeName = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Alias = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class Lease(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    boot_id: Annotated[str, Field(min_length=1, max_length=64)]
+    agent_id: Annotated[str, Field(min_length=1, max_length=64)]
+    aliases: list[Alias] = Field(default=[], max_length=64)
+    versions: dict[str, Annotated[str, Field(max_length=255)]] = Field(default={}, max_length=64)
+    clock: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+
+
+def check_node(principal: Principal, node: str) -> None:
+    """403 where the caller's token belongs to another node."""
+    if not principal.bound_to(node):
+        raise Problem(403, f"the token {principal.name!r} does not belong to node {node!r}")
+
+
+def aliases_of(session: Session, nodes: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {node: [] for node in nodes}
+    for row in session.scalars(select(NodeAlias).where(NodeAlias.node.in_(nodes)).order_by(NodeAlias.alias)):
+        found[row.node].append(row.alias)
+    return found
+
+
+@router.post("/{node}/lease", operation_id="renewLease", dependencies=[Depends(allow(Right.NODE))])
+def renew_lease(node: NodeName, body: Lease, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
+    """The agent of `node` is alive. The answer says for how long that holds, and what time it is here."""
+    check_node(principal, node)
+    now = service.clock()
+    with service.store.writing() as session:
+        row = session.get(Node, node)
+        if row is None:
+            row = Node(id=node, state="ready", versions={}, seen_at=now)
+            session.add(row)
+            publish_event(session, "node.joined", node, {"agent_id": body.agent_id}, now)
+        elif row.boot_id is not None and row.boot_id != body.boot_id:
+            publish_event(session, "node.rebooted", node, {"boot_id": body.boot_id}, now)
+        row.boot_id = body.boot_id
+        row.agent_id = body.agent_id
+        row.versions = dict(body.versions)
+        row.clock_offset_seconds = body.clock - now
+        row.lease_until = now + service.settings.lease_seconds
+        row.seen_at = now
+        session.flush()
+        wanted = set(body.aliases) - {node}
+        held = set(session.scalars(select(NodeAlias.alias).where(NodeAlias.node == node, NodeAlias.learnt_from == "agent")))
+        if held - wanted:
+            session.execute(
+                delete(NodeAlias).where(
+                    NodeAlias.node == node, NodeAlias.alias.in_(held - wanted), NodeAlias.learnt_from == "agent"
+                )
+            )
+        for alias in sorted(wanted - held):
+            session.merge(NodeAlias(alias=alias, node=node, learnt_from="agent"))
+    return {"ttl_seconds": service.settings.lease_seconds, "time": now}
+
+
+@router.get("", operation_id="listNodes", dependencies=[Depends(allow(Right.READ))])
+def list_nodes(
+    service: ServiceDependency, limit: Annotated[int, Query(ge=1, le=1000)] = 200, cursor: str | None = None
+) -> dict[str, Any]:
+    """Nodes by name."""
+    offset = offset_of(cursor)
+    now = service.clock()
+    with service.store.reading() as session:
+        total = session.scalar(select(func.count()).select_from(Node)) or 0
+        rows = session.scalars(select(Node).order_by(Node.id).offset(offset).limit(limit)).all()
+        aliases = aliases_of(session, [row.id for row in rows])
+    return listing(rows, lambda row: node_document(row, aliases[row.id], now), total, offset, limit)
+
+
+@router.get("/{node}", operation_id="getNode", dependencies=[Depends(allow(Right.READ))])
+def get_node(node: NodeName, service: ServiceDependency) -> dict[str, Any]:
+    """One node, under its canonical id."""
+    with service.store.reading() as session:
+        row = session.get(Node, node)
+        if row is None:
+            raise Problem(404, f"no agent of a node {node!r} has reported")
+        return node_document(row, aliases_of(session, [node])[node], service.clock())
