@@ -15,7 +15,7 @@ from detectors.reading.timestamps import Stamps
 from rules.diagnosis import Input
 from rules.findings import Findings, RankSpan
 from rules.matcher import Clause, Matcher
-from rules.pack import Rule, RuleRole
+from rules.pack import Mark, Rule, RuleRole
 from rules.signal import Line, Role, Signal, Trust
 from rules.taxonomy import UNKNOWN
 
@@ -26,6 +26,9 @@ Clock = Callable[[], float]
 # Different signals of one rule in one source beyond this many are counted with the last of them.
 MAX_SIGNALS_PER_RULE = 256
 LAST_LINES = 20
+# Of the completed steps before a signal, this many are looked at for the last of each rank.
+STEPS_BEFORE = 512
+MAX_STEPS = 20_000
 
 Key: TypeAlias = tuple[int, int | None, str | None, tuple[tuple[str, str], ...]]
 
@@ -77,6 +80,36 @@ class Ledger:
         return tuple(self._entries.values())
 
 
+class StepLog:
+    """The last completed step of each rank before each signal and at the end: what was running when something else was said.
+
+    Steps come with nearly every line, so they are only noted, and read when a signal follows.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, int, bytes]] = deque(maxlen=STEPS_BEFORE)
+        self._entries: list[Entry] = []
+
+    def note(self, rule: int, number: int, raw: bytes) -> None:
+        self._waiting.append((rule, number, raw))
+
+    def settle(self, line_of: Callable[[bytes, int], Line]) -> None:
+        """Keep the last of each rank among those noted since the last call."""
+        if not self._waiting:
+            return
+        last: dict[int | None, Entry] = {}
+        for rule, number, raw in self._waiting:
+            line = line_of(raw, number)
+            last[line.rank] = Entry(rule, {}, line)
+        self._waiting.clear()
+        self._entries.extend(last.values())
+        if len(self._entries) > MAX_STEPS:
+            del self._entries[MAX_STEPS // 2 : -MAX_STEPS // 2]
+
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(self._entries)
+
+
 class SourceScan:
     """Reads one source from beginning to end."""
 
@@ -87,8 +120,12 @@ class SourceScan:
     def run(self, source: Source) -> SourceFindings:
         """Raises UnreadableInput."""
         matcher, conditions = self._matcher, ConditionLog(self._matcher.rules)
-        certain, deferred = Ledger(), Ledger()
+        certain, deferred, steps = Ledger(), Ledger(), StepLog()
         path_origin = origin_of_path(source.path)
+
+        def line_of(raw: bytes, number: int) -> Line:
+            return self._line(raw, number, source.path, path_origin)
+
         spans = SpanTracker(source.path, path_origin, self._stamps)
         tail: deque[tuple[int, bytes]] = deque(maxlen=LAST_LINES)
         kept = 0
@@ -103,7 +140,11 @@ class SourceScan:
                     if rule.role is RuleRole.ROUTINE and rule.marks is None:
                         continue
                     number = block.first + hit.line
-                    line = self._line(lines[hit.line], number, source.path, path_origin)
+                    if rule.marks is Mark.PROGRESS:
+                        steps.note(hit.rule, number, lines[hit.line])
+                        continue
+                    steps.settle(line_of)
+                    line = line_of(lines[hit.line], number)
                     if hit.clause is not Clause.ANY:
                         conditions.note(hit, number, line.rank)
                         continue
@@ -124,8 +165,11 @@ class SourceScan:
             for held in conditions.settled(None):
                 certain.add(held.rule, held.line, held.captures)
             read = Input(source.path, "log" if reader.lines else "empty", reader.lines, reader.bytes, kept)
-        last_lines = tuple(self._line(raw, number, source.path, path_origin) for number, raw in tail)
-        return SourceFindings(read, certain.entries(), deferred.entries(), conditions.present, spans.spans(), last_lines)
+        steps.settle(line_of)
+        last_lines = tuple(line_of(raw, number) for number, raw in tail)
+        return SourceFindings(
+            read, (*certain.entries(), *steps.entries()), deferred.entries(), conditions.present, spans.spans(), last_lines
+        )
 
     def _line(self, raw: bytes, number: int, path: str, path_origin: Origin) -> Line:
         text = line_text(raw)

@@ -13,6 +13,23 @@ from rules.taxonomy import UNKNOWN
 
 __all__ = ["Candidate", "choose", "explain", "gather"]
 
+# Reasons that name a symptom, by the taxonomy's own definitions: any cause in the evidence outranks them, whatever their
+# rules weigh.
+SYMPTOMS = frozenset(
+    (
+        "coordination_heartbeat_timeout",
+        "cuda_error_unattributed",
+        "nccl_timeout_unattributed",
+        "process_bus_error",
+        "process_exit_unattributed",
+        "process_killed_sigkill",
+        "process_segfault",
+        "remote_peer_lost",
+        "rendezvous_store_unreachable",
+        "terminated_by_sigterm",
+        UNKNOWN,
+    )
+)
 # Reasons within this much weight of the best one compete by which came first.
 CLOSE = 15
 
@@ -101,7 +118,7 @@ def gather(
         roots = [item for item in items if item.role is Role.ROOT]
         chosen = roots or items
         weight = max(item.weight for item in chosen)
-        candidates[reason] = Candidate(reason, weight, bool(roots) and reason != UNKNOWN, tuple(chosen))
+        candidates[reason] = Candidate(reason, weight, bool(roots) and reason not in SYMPTOMS, tuple(chosen))
     for inference in sorted(inferences, key=lambda item: item.weight):
         known = candidates.get(inference.reason)
         established = inference.established or (known is not None and known.established)

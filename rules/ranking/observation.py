@@ -87,12 +87,13 @@ def arrange(findings: Findings, rules: Mapping[str, Rule]) -> tuple[Observation,
     A line without a time takes the last one seen in its file. Signals of rules that are not in `rules` are left out.
     """
     by_rule: dict[str, list[int]] = defaultdict(list)
+    steps: list[int] = []
     for index, signal in enumerate(findings.signals):
         if signal.rule in rules:
-            by_rule[signal.rule].append(index)
-    chosen = sorted(
-        index for found in by_rule.values() for index in found[:FIRST_OF_RULE] + found[FIRST_OF_RULE:][-LAST_OF_RULE:]
-    )
+            (steps if rules[signal.rule].marks is Mark.PROGRESS else by_rule[signal.rule]).append(index)
+    for found in by_rule.values():
+        steps += found[:FIRST_OF_RULE] + found[FIRST_OF_RULE:][-LAST_OF_RULE:]
+    chosen = sorted(steps)
     clock: dict[str, float] = {}
     timed = []
     for index in chosen:

@@ -97,9 +97,20 @@ def test_a_condition_without_a_window_looks_at_all_inputs(matcher: Matcher, tmp_
     assert codes(scan_inputs([str(tmp_path)], matcher, lambda: NOW)) == ["T-XID"]
 
 
-def test_routine_lines_that_mark_progress_are_context_and_the_rest_nothing(matcher: Matcher) -> None:
-    (signal,) = scan(matcher, "heartbeat\nstep 1 loss 2\nheartbeat\nstep 2 loss 1\n").signals
-    assert (signal.rule, signal.role, signal.count, signal.line.number) == ("T-STEP", Role.CONTEXT, 2, 2)
+def test_of_routine_lines_that_mark_progress_the_last_before_each_signal_and_at_the_end_are_context(matcher: Matcher) -> None:
+    text = "heartbeat\nstep 1 loss 2\nstep 2 loss 2\nNVRM: Xid (PCI:0000:3b:00): 79\nheartbeat\nstep 3 loss 1\nstep 4 loss 1\n"
+    signals = scan(matcher, text).signals
+    assert [(item.rule, item.role, item.line.number) for item in signals] == [
+        ("T-STEP", Role.CONTEXT, 3),
+        ("T-XID", Role.ROOT, 4),
+        ("T-STEP", Role.CONTEXT, 7),
+    ]
+
+
+def test_the_last_completed_step_of_every_rank_before_a_signal_is_kept(matcher: Matcher) -> None:
+    text = "".join(f"[rank{n % 3}]: step {n} loss 2\n" for n in range(9)) + "NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n"
+    steps = [item.line for item in scan(matcher, text).signals if item.rule == "T-STEP"]
+    assert [(line.rank, line.number) for line in steps] == [(0, 7), (1, 8), (2, 9)]
 
 
 def test_the_last_words_of_each_rank_are_kept(matcher: Matcher) -> None:
