@@ -7,20 +7,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from detectors.reading.ledger import Match
 from rules.matcher import Clause, Hit
 from rules.pack import Rule
-from rules.signal import Line
 
-__all__ = ["ConditionLog", "Held", "Presence"]
+__all__ = ["ConditionLog", "Presence"]
 
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A match whose window is not read to its end yet."""
-
-    rule: int
-    line: Line
-    captures: dict[str, str]
+# Matches that wait for the end of their window, of one rule; beyond it the oldest is judged by what is known.
+MAX_HELD = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +44,7 @@ class ConditionLog:
         self._rules = rules
         self._seen: set[tuple[int, Clause, int]] = set()
         self._places: dict[tuple[int, Clause, int], dict[int | None, list[int]]] = {}
-        self._held: dict[int, deque[Held]] = {}
+        self._held: dict[int, deque[Match]] = {}
         self._ranks: set[int] = set()
 
     @property
@@ -70,32 +64,33 @@ class ConditionLog:
         if rank is not None:
             self._ranks.add(rank)
 
-    def hold(self, rule: int, line: Line, captures: dict[str, str]) -> None:
-        if line.rank is not None:
-            self._ranks.add(line.rank)
-        self._held.setdefault(rule, deque()).append(Held(rule, line, captures))
+    def hold(self, match: Match) -> None:
+        """Keep `match` until its window is read."""
+        if match.rank is not None:
+            self._ranks.add(match.rank)
+        self._held.setdefault(match.rule, deque()).append(match)
 
-    def settled(self, read_to: int | None) -> Iterator[Held]:
+    def settled(self, read_to: int | None) -> Iterator[Match]:
         """Matches whose window lies wholly before line `read_to` (None: the end) and whose conditions are met."""
         stretch = max(1, len(self._ranks))
         for index, waiting in self._held.items():
             reach = self._rules[index].window * stretch
-            while waiting and (read_to is None or waiting[0].line.number + reach < read_to):
-                held = waiting.popleft()
-                if self._met(held, reach):
-                    yield held
+            while waiting and (read_to is None or waiting[0].number + reach < read_to or len(waiting) > MAX_HELD):
+                match = waiting.popleft()
+                if self._met(match, reach):
+                    yield match
 
-    def _met(self, held: Held, reach: int) -> bool:
-        rule = self._rules[held.rule]
-        return all(self._near(held, Clause.ALL, ordinal, reach) for ordinal in range(len(rule.all))) and not any(
-            self._near(held, Clause.NONE, ordinal, reach) for ordinal in range(len(rule.none))
+    def _met(self, match: Match, reach: int) -> bool:
+        rule = self._rules[match.rule]
+        return all(self._near(match, Clause.ALL, ordinal, reach) for ordinal in range(len(rule.all))) and not any(
+            self._near(match, Clause.NONE, ordinal, reach) for ordinal in range(len(rule.none))
         )
 
-    def _near(self, held: Held, clause: Clause, ordinal: int, reach: int) -> bool:
-        for rank, places in self._places.get((held.rule, clause, ordinal), {}).items():
-            if rank is not None and held.line.rank is not None and rank != held.line.rank:
+    def _near(self, match: Match, clause: Clause, ordinal: int, reach: int) -> bool:
+        for rank, places in self._places.get((match.rule, clause, ordinal), {}).items():
+            if rank is not None and match.rank is not None and rank != match.rank:
                 continue
-            index = bisect_left(places, held.line.number - reach)
-            if index < len(places) and places[index] <= held.line.number + reach:
+            index = bisect_left(places, match.number - reach)
+            if index < len(places) and places[index] <= match.number + reach:
                 return True
         return False

@@ -6,20 +6,34 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["MAX_TEXT_BYTES", "Origin", "line_text", "origin_of_path", "origin_of_text", "strip_escapes"]
+__all__ = [
+    "MAX_TEXT_BYTES",
+    "Origin",
+    "line_text",
+    "origin_of_path",
+    "origin_of_text",
+    "quick_prefix",
+    "strip_escapes",
+    "torn_parts",
+]
 
 # More of one line than this serves neither captures nor a reader.
 MAX_TEXT_BYTES = 16_384
+MAX_PREFIXES = 6
+# A process says within this many characters which rank it is.
+RANK_INSIDE_CHARS = 256
 
 ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])")
+QUICK = re.compile(rb"\[(?:default(\d{1,6})\]:(?: ?\[rank(\d{1,6})\]:)?|rank(\d{1,6})\]:)")
 
 RANK_PREFIXES = (
-    re.compile(r"\[(?:rank|default|trainer|worker|role)(?P<rank>\d{1,6})\]:? ?"),
+    re.compile(r"\[default(?P<local>\d{1,6})\]:? ?"),
+    re.compile(r"\[(?:rank|trainer|worker|role)(?P<rank>\d{1,6})\]:? ?"),
     re.compile(r"\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?"),
     re.compile(r" {0,5}(?P<rank>\d{1,6}): ?(?!\d\d:)"),
 )
 NODE_PREFIXES = (
-    re.compile(r"\((?P<actor>[\w./-]+) (?:rank=(?P<rank>\d+) ?,? ?)?pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?"),
+    re.compile(r"\([\w./-]+ (?:rank=(?P<rank>\d+) ?,? ?)?pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?"),
     re.compile(r"(?P<node>[a-zA-Z][\w.-]*):\d+:\d+ \[\d+\] "),
     re.compile(r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),
     re.compile(r"\[(?P<node>(?=[\w.-]*[\d-])[a-z][a-z0-9.]*(?:-[a-z0-9.]+)*)\]:? "),
@@ -36,19 +50,22 @@ NODE_PREFIXES = (
 RANK_INSIDE = re.compile(r"\[(?:PG [^\]]{0,80}? )?[Rr]ank[ =:]?(?P<rank>\d{1,6})\]|[,\[ ]rank[ =](?P<also>\d{1,6})\]")
 
 PATH_RANK = re.compile(
-    r"attempt_\d+/(?P<local>\d+)/(?:std(?:out|err)|error|[^/]+)(?:\.\w+)*$|(?:^|[/._-])rank[._-]?(?P<rank>\d{1,6})(?=[/._-]|$)"
+    r"attempt_\d+/(?P<local>\d+)/[^/]+$|(?:^|[/._-])rank[._-]?(?P<rank>\d{1,6})(?=[/._-]|$)",
 )
 PATH_NODE = re.compile(
-    r"(?:^|[/._-])(?P<node>(?:(?!dmesg|kern|journal|syslog|log|slurm|job|train|std)[a-z]+-)*(?:node|host|worker|compute|dgx|hgx|gpu|cn|n)-?\d{1,6})(?=[/._]|-rank|$)"
+    r"(?:^|[/._-])(?P<node>(?:(?!dmesg|kern|journal|syslog|log|slurm|job|train|std)[a-z]+-)*"
+    r"(?:node|host|worker|compute|dgx|hgx|gpu|cn|n)-?\d{1,6})(?=[/._]|-rank|$)"
 )
+TEAR = re.compile(r"(?<=[^\s\]:])(?=\[(?:rank|default)\d{1,6}\]:)")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which rank and which node wrote a line, where it says so."""
+    """Which rank and which node wrote a line, where it says so. `local` is the rank on its node, where only that is told."""
 
     rank: int | None = None
     node: str | None = None
+    local: int | None = None
 
 
 def strip_escapes(data: bytes) -> bytes:
@@ -68,31 +85,49 @@ def origin_of_path(path: str) -> Origin:
     """What torchrun's log directory, per-rank files and Slurm's output names tell."""
     ranks = PATH_RANK.search(path)
     nodes = PATH_NODE.search(path)
-    rank = next((int(value) for value in ranks.groupdict().values() if value), None) if ranks else None
-    return Origin(rank, nodes["node"] if nodes else None)
+    node = nodes["node"] if nodes else None
+    if ranks is None:
+        return Origin(None, node)
+    return Origin(int(ranks["rank"]), node) if ranks["rank"] else Origin(None, node, int(ranks["local"]))
+
+
+def quick_prefix(raw: bytes) -> tuple[int | None, int | None]:
+    """Local and global rank of a torchrun prefix at the very beginning of `raw`, without looking any further."""
+    match = QUICK.match(raw)
+    if match is None:
+        return None, None
+    local, after_local, rank = match.groups()
+    return int(local) if local else None, int(rank or after_local) if rank or after_local else None
 
 
 def origin_of_text(text: str) -> tuple[Origin, str]:
     """Rank and node from the prefixes of `text`, and the text that follows them. The innermost rank stands."""
     rank: int | None = None
+    local: int | None = None
     node: str | None = None
     position = 0
-    for _ in range(6):
+    for _ in range(MAX_PREFIXES):
         for pattern in RANK_PREFIXES + NODE_PREFIXES:
             match = pattern.match(text, position)
             if match and match.end() > position:
                 fields = match.groupdict()
                 if fields.get("rank"):
                     rank = int(fields["rank"])
-                if fields.get("node"):
-                    node = node or fields["node"]
+                if fields.get("local"):
+                    local = int(fields["local"])
+                node = node or fields.get("node")
                 position = match.end()
                 break
         else:
             break
     rest = text[position:]
     if rank is None:
-        inside = RANK_INSIDE.search(rest[:256])
+        inside = RANK_INSIDE.search(rest[:RANK_INSIDE_CHARS])
         if inside:
             rank = int(inside["rank"] or inside["also"])
-    return Origin(rank, node), rest
+    return Origin(rank, node, local), rest
+
+
+def torn_parts(text: str) -> list[str]:
+    """`text` cut where a second writer's rank prefix stands in the middle of it; one part where nobody tore it."""
+    return TEAR.split(text)

@@ -7,40 +7,35 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 
-__all__ = ["MAX_STAMP_BYTES", "Stamps"]
+__all__ = ["MAX_STAMP_CHARS", "Stamps"]
 
 # A stamp stands near the beginning of its line, after prefixes.
-MAX_STAMP_BYTES = 256
-DAY = 86_400.0
-# A clock may run ahead of ours by this much before its stamps count as coming from the future.
-FUTURE_ALLOWANCE_SECONDS = 2 * DAY
+MAX_STAMP_CHARS = 160
+DAY_SECONDS = 86_400.0
+# Local time without a zone, taken as UTC, runs ahead of it by up to 14 hours; a stamp beyond that comes from the future.
+FUTURE_ALLOWANCE_SECONDS = 15 * 3600.0
 
 MONTHS = {month: number for number, month in enumerate(calendar.month_abbr) if month}
+TIME_OF_DAY = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
 
 ISO = re.compile(
-    r"(?<!\d)(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T \-](?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
-    r"(?:[.,](?P<fraction>\d{1,9}))?\s?(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?"
+    r"(?<!\d)(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T \-]"
+    + TIME_OF_DAY
+    + r"(?:[.,](?P<fraction>\d{1,9}))?\s?(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?"
 )
-MONTH_FIRST = re.compile(
-    r"(?:\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?\b(?P<name>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) (?:(?P<year>\d{4}) )?"
-    r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?(?: (?P<year_after>\d{4})\b)?"
-)
+# glog writes `E0817 17:40:34.5`; torch's C++ side `[E817 17:40:34.5`: month * 100 + day, not padded.
 GLOG = re.compile(
-    r"(?<![A-Za-z0-9])[IWEFVDC](?P<month>\d\d)(?P<day>\d\d) "
-    r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)\.(?P<fraction>\d{1,9})"
+    r"(?<![A-Za-z0-9])[IWEFVDC](?P<month>\d{1,2}?)(?P<day>\d\d) " + TIME_OF_DAY + r"(?:\.(?P<fraction>\d{1,9}))?(?= )"
 )
-# torch writes month and day without padding of the month: E817 is 17 August, E1129 29 November.
-TORCH = re.compile(
-    r"\[[IWEFCV](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))? "
+MONTH_NAME = re.compile(
+    r"\b(?P<name>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) (?:(?P<year>\d{4}) )?"
+    + TIME_OF_DAY
+    + r"(?:[.,](?P<fraction>\d{1,9}))?(?: (?P<year_after>\d{4})\b)?"
 )
 EPOCH = re.compile(r"(?:^|[\s=\[\"':(])(?P<epoch>1[0-9]{9}(?:[.,]\d{1,9})?|1[0-9]{12})(?=$|[\s,;\]\"':)}])")
-KERNEL = re.compile(r"^\[ *(?P<seconds>\d{1,9}\.\d{6})\]")
-CLOCK = re.compile(r"(?:^|[\s\[])(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?(?=[\s\]:]|$)")
-
-
-def fraction(match: re.Match[str]) -> float:
-    digits = match["fraction"]
-    return float(f"0.{digits}") if digits else 0.0
+# A time of day alone, at the beginning of a line or right after a prefix.
+CLOCK = re.compile(r"(?:^|[\]>:] ?|\[)" + TIME_OF_DAY + r"(?:[.,](?P<fraction>\d{1,9}))?(?=[\s\],|:-]|$)")
+TIME_OF_DAY_ANYWHERE = re.compile(r"\d\d:\d\d:\d\d")
 
 
 def zone_of(text: str | None) -> timezone:
@@ -50,30 +45,43 @@ def zone_of(text: str | None) -> timezone:
     return timezone(sign * timedelta(hours=int(text[1:3]), minutes=int(text[-2:])))
 
 
-class Stamps:
-    """Reads the stamp of one line after another. `clock` gives the present, in seconds since the epoch.
+def fraction_of(digits: str | None) -> float:
+    return float(f"0.{digits}") if digits else 0.0
 
-    Stamps without a year get the latest year that does not put them in the future; stamps without a zone are taken as UTC.
-    Kernel seconds count from a boot that nobody named: they are given relative to zero, so they order lines of one source only.
+
+class Stamps:
+    """Reads the stamps of one source, line after line. `clock` gives the present, in seconds since the epoch.
+
+    A stamp without a year gets the latest year that does not put it in the future; one without a zone is taken as UTC; a time of
+    day alone gets the day of the stamp before it, and the next day where it runs backwards. A stamp in the future is none: the
+    clock or the text that made it is wrong. Kernel seconds count from a boot that nobody names, so they are no stamp either.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._latest = clock() + FUTURE_ALLOWANCE_SECONDS
         self._year = datetime.fromtimestamp(self._latest, UTC).year
-
-    def is_future(self, time: float) -> bool:
-        return time > self._latest
+        self._last: float | None = None
 
     def read(self, text: str) -> float | None:
-        """The first stamp near the beginning of `text`; None where there is none or it names no real moment."""
-        head = text[:MAX_STAMP_BYTES]
-        for pattern in (ISO, TORCH, GLOG, MONTH_FIRST):
-            match = pattern.search(head)
+        """The first stamp near the beginning of `text`; None where there is none or it names no moment that can be."""
+        time = self._read(text[:MAX_STAMP_CHARS])
+        if time is None or not 0 <= time <= self._latest:
+            return None
+        self._last = time
+        return time
+
+    def _read(self, head: str) -> float | None:
+        if TIME_OF_DAY_ANYWHERE.search(head):
+            for pattern in (ISO, GLOG, MONTH_NAME):
+                match = pattern.search(head)
+                if match:
+                    try:
+                        return self._calendar(match)
+                    except (ValueError, OverflowError, KeyError):
+                        continue
+            match = CLOCK.search(head)
             if match:
-                try:
-                    return self._calendar(match)
-                except (ValueError, OverflowError):
-                    continue
+                return self._clock(match)
         match = EPOCH.search(head)
         if match:
             digits = match["epoch"].replace(",", ".")
@@ -83,19 +91,32 @@ class Stamps:
     def _calendar(self, match: re.Match[str]) -> float:
         fields = match.groupdict()
         month = int(fields["month"]) if "month" in fields else MONTHS[fields["name"]]
+        day = int(fields["day"])
         year_text = fields.get("year") or fields.get("year_after")
-        year = int(year_text) if year_text else self._year
-        if not year_text and (month, int(fields["day"])) == (2, 29):
+        year, leap_day = int(year_text) if year_text else self._year, (month, day) == (2, 29)
+        if not year_text and leap_day:
             year -= year % 4
         moment = datetime(
             year,
             month,
-            int(fields["day"]),
+            day,
             int(fields["hour"]),
             int(fields["minute"]),
             min(int(fields["second"]), 59),
             tzinfo=zone_of(fields.get("zone")),
         )
         if not year_text and moment.timestamp() > self._latest:
-            moment = moment.replace(year=year - (4 if (month, moment.day) == (2, 29) else 1))
-        return moment.timestamp() + fraction(match)
+            moment = moment.replace(year=year - (4 if leap_day else 1))
+        return moment.timestamp() + fraction_of(fields["fraction"])
+
+    def _clock(self, match: re.Match[str]) -> float | None:
+        hour, minute, second = int(match["hour"]), int(match["minute"]), int(match["second"])
+        if hour > 23 or minute > 59 or second > 60:
+            return None
+        of_day = hour * 3600.0 + minute * 60 + second + fraction_of(match["fraction"])
+        anchor = self._latest - FUTURE_ALLOWANCE_SECONDS if self._last is None else self._last
+        time = anchor - anchor % DAY_SECONDS + of_day
+        if self._last is None:
+            return time if time <= anchor else time - DAY_SECONDS
+        # Within half a day backwards is another writer's disorder; more is the next day.
+        return time + DAY_SECONDS if time < anchor - DAY_SECONDS / 2 else time

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from detectors.reading.scan import MAX_SIGNALS_PER_RULE, scan_inputs, scan_text
+from detectors.reading.ledger import MAX_SIGNALS_PER_RULE
+from detectors.reading.scan import scan_inputs, scan_text
 from rules.findings import Findings
 from rules.matcher import Matcher
 from rules.pack import parse_pack
@@ -28,6 +29,8 @@ rules:
   all: ['watchdog woke']
   none: ['all is well']
   window: 3
+- {code: T-CODE, role: root, reason: python_code_error, any: ['(?:^|[\]\)>|:] ?)(?:TypeError|ShardError): ', 'raise ShardError']}
+- {code: T-EXIT, role: context, marks: exit, any: ['exitcode  : -?[1-9]'], captures: ['exitcode  : (?P<exit_code>-?\d+)']}
 - {code: T-WHOLE, title: whole, role: root, reason: process_killed_sigkill, any: ['exit code -9'], none: ['Xid']}
 - {code: T-STEP, title: step, role: routine, marks: progress, any: ['step \d+ loss']}
 - {code: T-DULL, title: dull, role: routine, any: ['heartbeat']}
@@ -124,3 +127,85 @@ def test_the_last_words_of_each_rank_are_kept(matcher: Matcher) -> None:
 def test_a_line_from_the_future_never_becomes_the_latest(matcher: Matcher) -> None:
     text = "[rank0]: 2026-11-28 10:00:00 a\n[rank0]: 2036-01-01 00:00:00 b\n"
     assert scan(matcher, text).spans[0].last_time in (None, 1795860000.0)
+
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/workspace/train.py", line 41, in <module>
+    main()
+  File "/workspace/train.py", line 33, in main
+    raise ShardError("no footer")
+  File "/opt/venv/lib/python3.11/site-packages/shards/open.py", line 7, in load
+    raise ShardError("no footer")
+ShardError: no footer
+"""
+
+
+def test_the_exception_line_is_the_signal_and_its_frames_are_context(matcher: Matcher) -> None:
+    (signal,) = scan(matcher, TRACEBACK).signals
+    assert signal.line.text == "ShardError: no footer"
+    assert signal.captures["raised_at"] == "/workspace/train.py:33 in main"
+
+
+def test_a_traceback_without_its_end_is_known_by_its_frames(matcher: Matcher) -> None:
+    torn = "\n".join(TRACEBACK.splitlines()[:5]) + "\n"
+    assert [signal.line.number for signal in scan(matcher, torn).signals] == [5]
+
+
+def test_tracebacks_of_several_ranks_are_put_together_when_their_lines_interleave(matcher: Matcher) -> None:
+    other = TRACEBACK.replace("train.py", "other.py").replace("ShardError: no footer", "TypeError: no")
+    mixed = "".join(
+        f"[rank1]: {one}\n[rank2]: {two}\n" for one, two in zip(TRACEBACK.splitlines(), other.splitlines(), strict=True)
+    )
+    found = {signal.line.rank: signal for signal in scan(matcher, mixed).signals}
+    assert {rank: signal.captures["raised_at"] for rank, signal in found.items()} == {
+        1: "/workspace/train.py:33 in main",
+        2: "/workspace/other.py:33 in main",
+    }
+    assert all(signal.count == 1 for signal in found.values()) and len(found) == 2
+
+
+def test_a_torn_line_belongs_to_the_writer_of_its_matching_part(matcher: Matcher) -> None:
+    (signal,) = scan(matcher, "[rank1]: consumed sam[rank2]: TypeError: no\n").signals
+    assert (signal.line.rank, signal.line.text) == (2, "[rank2]: TypeError: no")
+
+
+def test_a_local_rank_means_the_global_one_that_its_prefix_named_before(matcher: Matcher) -> None:
+    (signal,) = scan(matcher, "[default3]:[rank11]: TypeError: a\n[default3]:TypeError: b\n").signals
+    assert (signal.line.rank, signal.count) == (11, 2)
+
+
+SUMMARY = """\
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-01-02_10:11:13
+  host      : node-7
+  rank      : 9 (local_rank: 1)
+  exitcode  : 1 (pid: 4712)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-02_10:11:12
+  host      : node-8
+  rank      : 12 (local_rank: 4)
+  exitcode  : -9 (pid: 4711)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 4711
+"""
+
+
+def test_each_failure_of_a_launcher_summary_knows_its_rank_node_and_time(matcher: Matcher) -> None:
+    found = {signal.captures["exit_code"]: signal.captures for signal in scan(matcher, SUMMARY).signals}
+    assert found["-9"] == {
+        "exit_code": "-9",
+        "rank": "12",
+        "local_rank": "4",
+        "node": "node-8",
+        "failed_at": "2026-01-02_10:11:12",
+        "observed": "first",
+    }
+    assert (found["1"]["rank"], found["1"]["node"]) == ("9", "node-7")

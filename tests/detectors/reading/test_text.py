@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.reading.text import MAX_TEXT_BYTES, Origin, line_text, origin_of_path, origin_of_text
+from detectors.reading.text import MAX_TEXT_BYTES, Origin, line_text, origin_of_path, origin_of_text, torn_parts
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from detectors.reading.text import MAX_TEXT_BYTES, Origin, line_text, origin_of_
     [
         ("[rank3]: ValueError: x", 3, None),
         ("[default3]:[rank12]:[E817 17:40:34.227531918 ProcessGroupNCCL.cpp:1515] boom", 12, None),
-        ("[default5]: iteration 5", 5, None),
+        ("[trainer5]: iteration 5", 5, None),
         ("[1,2]<stdout>:gpu-node-003:29880:30398 [0] NCCL INFO x", 2, "gpu-node-003"),
         ("3: step 5 loss 2.0", 3, None),
         ("  12: step 5 loss 2.0", 12, None),
@@ -38,13 +38,24 @@ from detectors.reading.text import MAX_TEXT_BYTES, Origin, line_text, origin_of_
     ],
 )
 def test_prefixes_name_rank_and_node(text: str, rank: int | None, node: str | None) -> None:
-    assert origin_of_text(text)[0] == Origin(rank, node)
+    origin = origin_of_text(text)[0]
+    assert (origin.rank, origin.node) == (rank, node)
+
+
+def test_torchrun_tells_the_local_rank_until_the_line_names_the_global_one() -> None:
+    assert origin_of_text("[default5]: iteration 5")[0] == Origin(None, None, 5)
+    assert origin_of_text("[default5]:[rank13]: iteration 5")[0] == Origin(13, None, 5)
+    assert origin_of_path("/log/none_4wzushrn/attempt_0/3/stderr.log") == Origin(None, None, 3)
+
+
+def test_a_line_torn_by_two_writers_is_cut_where_the_second_begins() -> None:
+    assert torn_parts("[rank1]: consumed sam[rank2]: KeyError: 'x'") == ["[rank1]: consumed sam", "[rank2]: KeyError: 'x'"]
+    assert torn_parts("[default1]:[rank1]: whole") == ["[default1]:[rank1]: whole"]
 
 
 @pytest.mark.parametrize(
     ("path", "rank", "node"),
     [
-        ("/log/none_4wzushrn/attempt_0/3/stderr.log", 3, None),
         ("logs/rank_3.log", 3, None),
         ("logs/node003/rank12.err", 12, "node003"),
         ("slurm-123.out", None, None),

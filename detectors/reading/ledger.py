@@ -1,0 +1,73 @@
+"""Equal signals are counted; the first and the last are kept, and memory stays bounded however many lines match."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from rules.signal import Line
+
+__all__ = ["MAX_SIGNALS_PER_RULE", "Entry", "Ledger", "Match"]
+
+# Different signals of one rule in one source beyond this many are counted with the last of them.
+MAX_SIGNALS_PER_RULE = 256
+# What is kept of one line's text.
+MAX_KEPT_CHARS = 4_096
+
+Key: TypeAlias = tuple[int, int | None, str | None, tuple[tuple[str, str], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One line that a rule recognised. `line` makes the full line, which most matches never need."""
+
+    rule: int
+    number: int
+    rank: int | None
+    node: str | None
+    captures: Mapping[str, str]
+    line: Callable[[], Line]
+
+
+@dataclass(slots=True)
+class Entry:
+    """Equal signals of one source: the first, the last, how many."""
+
+    rule: int
+    captures: Mapping[str, str]
+    first: Line
+    count: int = 1
+    last: Line | None = None
+
+
+class Ledger:
+    """The signals of one source so far."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, Entry] = {}
+        self._last: dict[Key, Match] = {}
+        self._newest: dict[int, list[Key]] = {}
+
+    def add(self, match: Match, details: Callable[[], Mapping[str, str]] | None = None) -> None:
+        """Count `match`; `details` are further captures, asked for only where it is the first of its kind."""
+        key: Key = (match.rule, match.rank, match.node, tuple(sorted(match.captures.items())))
+        if key not in self._entries:
+            known = self._newest.setdefault(match.rule, [])
+            if len(known) < MAX_SIGNALS_PER_RULE:
+                known.append(key)
+                captures = {**details(), **match.captures} if details else match.captures
+                self._entries[key] = Entry(match.rule, captures, kept(match.line()))
+                return
+            key = known[-1]
+        self._entries[key].count += 1
+        self._last[key] = match
+
+    def entries(self) -> tuple[Entry, ...]:
+        for key, match in self._last.items():
+            self._entries[key].last = kept(match.line())
+        return tuple(self._entries.values())
+
+
+def kept(line: Line) -> Line:
+    return line if len(line.text) <= MAX_KEPT_CHARS else replace(line, text=line.text[:MAX_KEPT_CHARS])

@@ -1,0 +1,72 @@
+"""The lines of one source as text with rank, node, time and trust, made only for lines that matter."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from detectors.reading.text import Origin, line_text, origin_of_path, origin_of_text, quick_prefix
+from detectors.reading.timestamps import Stamps
+from rules.signal import Line, Trust
+
+__all__ = ["LineMaker", "journal_entry"]
+
+MICROSECONDS = 1e6
+
+
+class LineMaker:
+    """Remembers what earlier lines of its source told: which global rank stands behind a local one."""
+
+    def __init__(self, path: str, stamps: Stamps, trust: Trust = Trust.JOB, journal: bool = False) -> None:
+        self.path = path
+        self._stamps = stamps
+        self._trust = trust
+        self._journal = journal
+        self._of_path = origin_of_path(path)
+        self._global: dict[int, int] = {}
+        # With files of one rank each, a prefix inside tells who reports.
+        self._path_rank = self._of_path.rank if self._of_path.rank is not None else self._of_path.local
+
+    def rank(self, raw: bytes) -> int | None:
+        """The rank that wrote `raw`, as far as its first bytes or the path tell; much cheaper than `make`."""
+        local, rank = quick_prefix(raw)
+        if rank is not None:
+            if local is not None:
+                self._global[local] = rank
+            return rank
+        return self._path_rank if local is None else self._global.get(local, local)
+
+    def make(self, raw: bytes, number: int, text: str | None = None) -> Line:
+        """The line; `text` where it is known already. A stamp from the future counts as none."""
+        if text is None:
+            text = line_text(raw)
+        if self._journal and (entry := journal_entry(raw)) is not None:
+            return replace(entry, number=number, path=self.path, node=entry.node or self._of_path.node, trust=self._trust)
+        origin, _ = origin_of_text(text)
+        node = origin.node or self._of_path.node
+        return Line(text, number, self.path, self._rank(origin), node, self._stamps.read(text), self._trust)
+
+    def _rank(self, origin: Origin) -> int | None:
+        if origin.rank is not None:
+            if origin.local is not None:
+                self._global[origin.local] = origin.rank
+            return origin.rank
+        return self._path_rank if origin.local is None else self._global.get(origin.local, origin.local)
+
+
+def journal_entry(raw: bytes) -> Line | None:
+    """One line of `journalctl -o json` as what it carries; None where `raw` is no such line."""
+    try:
+        fields = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or not isinstance(fields.get("MESSAGE"), str):
+        return None
+    try:
+        time = int(fields["__REALTIME_TIMESTAMP"]) / MICROSECONDS
+    except (KeyError, TypeError, ValueError, OverflowError):
+        time = None
+    node = fields.get("_HOSTNAME")
+    return Line(
+        line_text(fields["MESSAGE"].encode("utf-8", "replace")), 0, node=node if isinstance(node, str) else None, time=time
+    )

@@ -1,0 +1,40 @@
+"""The last completed step of each rank before each signal and at the end: what was running when something else was said."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from detectors.reading.ledger import Entry
+from detectors.reading.lines import LineMaker
+
+__all__ = ["StepLog"]
+
+# Of the completed steps before a signal, this many are looked at for the last of each rank.
+STEPS_BEFORE = 512
+MAX_STEPS = 20_000
+
+
+class StepLog:
+    """Steps come with nearly every line, so they are only noted, and read when a signal follows."""
+
+    def __init__(self, maker: LineMaker) -> None:
+        self._maker = maker
+        self._waiting: deque[tuple[int, int, bytes]] = deque(maxlen=STEPS_BEFORE)
+        self._entries: list[Entry] = []
+
+    def note(self, rule: int, number: int, raw: bytes) -> None:
+        """Line `number` tells of a completed step."""
+        self._waiting.append((rule, number, raw))
+
+    def settle(self) -> None:
+        """A signal follows, or the end: keep the last of each rank among those noted since the last call."""
+        if not self._waiting:
+            return
+        last = {self._maker.rank(raw): (rule, number, raw) for rule, number, raw in self._waiting}
+        self._waiting.clear()
+        self._entries.extend(Entry(rule, {}, self._maker.make(raw, number)) for rule, number, raw in last.values())
+        if len(self._entries) > MAX_STEPS:
+            del self._entries[MAX_STEPS // 2 : -MAX_STEPS // 2]
+
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(self._entries)

@@ -1,0 +1,117 @@
+"""Records that span several lines: Python tracebacks and torchrun's summary of failures, put together per rank.
+
+A record is looked up from the line that a rule matched, backwards through the lines of the same rank: lines of other ranks
+between them do not tear it. Frames are context; the line that names the exception is the signal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from detectors.reading.lines import LineMaker
+from detectors.reading.text import line_text, origin_of_text
+
+__all__ = ["Surroundings"]
+
+# How far back a record may begin, in lines of its own rank and of all.
+MAX_RECORD_LINES = 200
+MAX_DISTANCE = 2_000
+
+FRAME = re.compile(r'^\s+File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>\S{1,120}))?')
+LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python\d|<frozen |^<string>|/bin/(?:torchrun|accelerate|deepspeed)$")
+TRACEBACK = re.compile(r"^Traceback \(most recent call last\):")
+SUMMARY_FIELD = re.compile(r"^\s+(?P<name>time|host|rank|exitcode|error_file)\s+: (?P<value>.{1,200})")
+SUMMARY_TAIL = re.compile(r"^\s+(?:exitcode|traceback)\s+: ")
+SUMMARY_RANK = re.compile(r"^(?P<rank>\d+) \(local_rank: (?P<local_rank>\d+)\)")
+SUMMARY_TITLE = re.compile(r"Root Cause \(first observed failure\):|Other Failures:")
+
+
+class Surroundings:
+    """The lines around a match: those of its block and the end of the block before. `first` is the number of the first line."""
+
+    def __init__(self) -> None:
+        self._lines: Sequence[bytes] = ()
+        self._first = 1
+
+    def move(self, first: int, lines: list[bytes]) -> None:
+        """Go on to the next block; what went before stays in reach as far as a record can span."""
+        before = list(self._lines[-MAX_DISTANCE:])
+        self._lines = before + lines
+        self._first = first - len(before)
+
+    def is_frame(self, maker: LineMaker, number: int, rest: str) -> bool:
+        """Whether line `number`, whose text after its prefixes is `rest`, is part of a traceback's frames."""
+        if not rest.startswith("  "):
+            return False
+        if FRAME.match(rest):
+            return True
+        above = next(self._upwards(maker, number), None)
+        return above is not None and FRAME.match(above) is not None
+
+    def details(self, maker: LineMaker, number: int, rest: str) -> Mapping[str, str]:
+        """What the record of line `number` adds: where an exception was raised, or whose end a summary tells."""
+        if SUMMARY_TAIL.match(rest):
+            return self._summary(maker, number)
+        if rest[:1].isspace():
+            return {}
+        return self._raised_at(maker, number)
+
+    def _upwards(self, maker: LineMaker, number: int) -> Iterator[str]:
+        """The texts of the lines above `number` that the same rank wrote, nearest first, without their prefixes."""
+        index = number - self._first
+        rank = maker.rank(self._lines[index])
+        found = 0
+        for other in range(index - 1, max(-1, index - MAX_DISTANCE), -1):
+            raw = self._lines[other]
+            if maker.rank(raw) != rank:
+                continue
+            yield origin_of_text(line_text(raw))[1]
+            found += 1
+            if found == MAX_RECORD_LINES:
+                return
+
+    def _raised_at(self, maker: LineMaker, number: int) -> Mapping[str, str]:
+        """The deepest frame of the program itself, else of a library, of the traceback that line `number` ends."""
+        innermost = own = None
+        for rest in self._upwards(maker, number):
+            if TRACEBACK.match(rest):
+                break
+            if rest and not rest.startswith(" "):
+                # A message of several lines stands between its first line and the frames only at the very end.
+                if innermost is None:
+                    break
+                continue
+            frame = FRAME.match(rest)
+            if frame is None:
+                continue
+            innermost = innermost or frame
+            if not LIBRARY.search(frame["file"]):
+                own = frame
+                break
+        frame = own or innermost
+        if frame is None:
+            return {}
+        function = f" in {frame['function']}" if frame["function"] else ""
+        return {"raised_at": f"{frame['file']}:{frame['line']}{function}"}
+
+    def _summary(self, maker: LineMaker, number: int) -> Mapping[str, str]:
+        """Rank, node and time of the failure that torchrun's summary describes around line `number`."""
+        found: dict[str, str] = {}
+        for rest in self._upwards(maker, number):
+            if SUMMARY_TITLE.search(rest):
+                found["observed"] = "first" if rest.startswith("Root") else "later"
+                break
+            field = SUMMARY_FIELD.match(rest)
+            if field is None or len(found) > len(SUMMARY_NAMES) + 1:
+                continue
+            name, value = field["name"], field["value"].strip()
+            if name == "rank" and (ranks := SUMMARY_RANK.match(value)):
+                found.setdefault("rank", ranks["rank"])
+                found.setdefault("local_rank", ranks["local_rank"])
+            elif name in SUMMARY_NAMES:
+                found.setdefault(SUMMARY_NAMES[name], value)
+        return found
+
+
+SUMMARY_NAMES = {"time": "failed_at", "host": "node"}
