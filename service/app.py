@@ -11,7 +11,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from service.access import bootstrap
-from service.api import events, health, jobs, nodes
+from service.api import alerts, events, health, incidents, jobs, nodes
 from service.eventstream import EventWatch
 from service.gate import Gate
 from service.metrics import Metrics
@@ -44,7 +44,7 @@ def create_app(settings: Settings, clock: Clock = time.time) -> FastAPI:
 
     app = FastAPI(title="Pitstop", version=version("pitstop"), lifespan=lifespan, docs_url="/docs", redoc_url=None)
     install_problems(app)
-    app.add_middleware(Gate, doors={})
-    for module in (events, health, jobs, nodes):
+    app.add_middleware(Gate, doors={alerts.PATH: settings.max_body_bytes})
+    for module in (alerts, events, health, incidents, jobs, nodes):
         app.include_router(module.router)
     return app

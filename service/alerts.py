@@ -1,0 +1,168 @@
+"""Alerts become signals of trust `cluster`: one incident per alert fingerprint, or part of the open failure of the same job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from rules.identity import Subject, subject_of
+from rules.redaction import redact_text
+from service.incidents import JOIN_WINDOW_SECONDS, digest, open_incident
+from service.ingest.alertmanager import AlertMessage, Notification, epoch_or_none
+from service.store.database import hold_lock
+from service.store.incidents import Alert, Failure, Incident
+from service.timeline import IncidentState, add_timeline, announce, move
+
+__all__ = ["Received", "receive_alerts"]
+
+ACTOR = "alertmanager"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What one notification did."""
+
+    firing: int
+    resolved: int
+    incidents: tuple[int, ...]
+
+
+def receive_alerts(
+    session: Session, notification: Notification, now: float, *, job_keys: Sequence[str], hold_seconds: float
+) -> Received:
+    """Apply every alert of a notification. `hold_seconds`: an alert that fires again within it reopens its incident."""
+    touched: dict[int, None] = {}
+    firing = 0
+    for message in notification.alerts:
+        hold_lock(session, f"alert:{message.fingerprint}")
+        known = session.scalar(select(Alert).where(Alert.fingerprint == message.fingerprint).order_by(Alert.id.desc()).limit(1))
+        firing += message.status == "firing"
+        incident = apply_alert(session, known, message, notification.groupKey, now, job_keys, hold_seconds)
+        touched[incident.id] = None
+    return Received(firing, len(notification.alerts) - firing, tuple(touched))
+
+
+def apply_alert(
+    session: Session,
+    known: Alert | None,
+    message: AlertMessage,
+    group_key: str,
+    now: float,
+    job_keys: Sequence[str],
+    hold_seconds: float,
+) -> Incident:
+    alert, incident = known, None
+    if alert is not None:
+        incident = session.get_one(Incident, alert.incident_id)
+        again = epoch_or_none(message.startsAt) == alert.starts_at
+        held = incident.closed_at is None or now - incident.closed_at <= hold_seconds
+        if not again and not held:
+            alert = incident = None
+    if alert is None or incident is None:
+        return first_alert(session, message, group_key, now, subject_of(message.labels, job_keys))
+    was_firing = alert.status == "firing"
+    alert.received += 1
+    alert.last_received = now
+    alert.status = message.status
+    alert.starts_at = epoch_or_none(message.startsAt) or now
+    alert.ends_at = epoch_or_none(message.endsAt)
+    if message.status == "resolved":
+        if was_firing:
+            resolve(session, incident, alert, now)
+        return incident
+    incident.last_seen = max(incident.last_seen, now)
+    incident.occurrences += 1
+    if incident.closed_at is not None:
+        move(session, incident, IncidentState.DETECTED, f"alert {name_of(alert.labels)} fires again", actor=ACTOR, at=now)
+    elif not was_firing:
+        add_timeline(session, incident.id, "alert", f"alert {name_of(alert.labels)} fires again", actor=ACTOR, at=now)
+    announce(session, incident, "incident.updated", now)
+    return incident
+
+
+def first_alert(session: Session, message: AlertMessage, group_key: str, now: float, subject: Subject) -> Incident:
+    labels = {name: redact_text(value) for name, value in message.labels.items()}
+    annotations = {name: redact_text(value) for name, value in message.annotations.items()}
+    starts_at = epoch_or_none(message.startsAt) or now
+    incident, why = open_failure_of(session, subject.job, now)
+    text = describe(labels, annotations)
+    if incident is None:
+        incident = open_incident(
+            session,
+            kind="alert",
+            fingerprint=digest("alert", message.fingerprint),
+            summary=text,
+            now=now,
+            seen_at=starts_at,
+            job=subject.job,
+            node=subject.node,
+            gpu=subject.gpu,
+            rank=None if subject.rank is None else str(subject.rank),
+        )
+    else:
+        incident.last_seen = now
+        add_timeline(session, incident.id, "joined", f"alert {text} (joined: {why})", actor=ACTOR, data={"why": why}, at=now)
+        announce(session, incident, "incident.updated", now)
+    alert = Alert(
+        incident_id=incident.id,
+        fingerprint=message.fingerprint,
+        status=message.status,
+        group_key=group_key,
+        labels=labels,
+        annotations=annotations,
+        starts_at=starts_at,
+        ends_at=epoch_or_none(message.endsAt),
+        generator_url=message.generatorURL,
+        received=1,
+        first_received=now,
+        last_received=now,
+    )
+    session.add(alert)
+    if message.status == "resolved":
+        # We were not there when it fired; what happened is kept all the same.
+        resolve(session, incident, alert, now)
+    return incident
+
+
+def resolve(session: Session, incident: Incident, alert: Alert, now: float) -> None:
+    """The alert's condition is over: that closes its incident unless a job failure, or another alert that fires, is attached."""
+    session.flush()
+    text = f"alert {name_of(alert.labels)} is resolved"
+    failure = session.scalar(select(Failure.id).where(Failure.incident_id == incident.id).limit(1))
+    firing = session.scalar(
+        select(Alert.id).where(Alert.incident_id == incident.id, Alert.status == "firing", Alert.id != alert.id).limit(1)
+    )
+    add_timeline(session, incident.id, "resolved", text, actor=ACTOR, data={"alert": alert.fingerprint}, at=now)
+    if failure is None and firing is None:
+        move(session, incident, IncidentState.RESOLVED, text, actor=ACTOR, at=now)
+    else:
+        announce(session, incident, "incident.updated", now)
+
+
+def open_failure_of(session: Session, job: str | None, now: float) -> tuple[Incident | None, str]:
+    if job is None:
+        return None, ""
+    incident = session.scalar(
+        select(Incident)
+        .where(
+            Incident.job == job,
+            Incident.kind == "failure",
+            Incident.open_key.is_not(None),
+            Incident.last_seen >= now - JOIN_WINDOW_SECONDS,
+        )
+        .order_by(Incident.last_seen.desc())
+        .limit(1)
+    )
+    return incident, f"job {job} has an open failure of the last {JOIN_WINDOW_SECONDS / 60:.0f} minutes"
+
+
+def name_of(labels: dict[str, str]) -> str:
+    return labels.get("alertname", "without a name")
+
+
+def describe(labels: dict[str, str], annotations: dict[str, str]) -> str:
+    said = annotations.get("summary") or annotations.get("description")
+    return f"{name_of(labels)}: {said}" if said else name_of(labels)

@@ -1,0 +1,45 @@
+"""The door for Alertmanager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Request
+
+from service.access import Right, allow
+from service.alerts import Received, receive_alerts
+from service.ingest.alertmanager import parse_notification
+from service.ingest.protocol import ProtocolError
+from service.problems import Problem
+from service.state import Service, ServiceDependency
+
+__all__ = ["PATH", "router"]
+
+PATH = "/api/v1/alerts/alertmanager"
+
+router = APIRouter(tags=["alerts"])
+
+
+def store_notification(service: Service, body: bytes) -> Received:
+    notification = parse_notification(body)
+    settings = service.settings
+    with service.store.writing() as session:
+        received = receive_alerts(
+            session, notification, service.clock(), job_keys=settings.job_keys, hold_seconds=settings.flap_hold_seconds
+        )
+    service.metrics.alerts.labels("firing").inc(received.firing)
+    service.metrics.alerts.labels("resolved").inc(received.resolved)
+    return received
+
+
+@router.post(PATH, operation_id="receiveAlerts", dependencies=[Depends(allow(Right.INGEST))])
+async def receive(request: Request, service: ServiceDependency) -> dict[str, Any]:
+    """Alertmanager's webhook. 2xx: every alert of the notification is stored."""
+    body = await request.body()
+    try:
+        received = await to_thread.run_sync(store_notification, service, body)
+    except ProtocolError as error:
+        service.metrics.refused.labels("alertmanager", "malformed").inc()
+        raise Problem(400, str(error)) from None
+    return {"firing": received.firing, "resolved": received.resolved, "incidents": [str(number) for number in received.incidents]}

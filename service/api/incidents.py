@@ -1,0 +1,124 @@
+"""Incidents: the list, one with all that belongs to it, and closing by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from rules.redaction import redact_text
+from service.access import PrincipalDependency, Right, allow
+from service.api.documents import listing, offset_of, timeline_document
+from service.problems import Problem
+from service.state import ServiceDependency
+from service.store.access import audit
+from service.store.database import timestamp
+from service.store.incidents import Alert, Failure, Incident, timeline
+from service.timeline import IncidentState, incident_document, move
+
+__all__ = ["IncidentId", "incident_or_404", "router"]
+
+router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"])
+
+IncidentId = Annotated[int, Path(ge=1, le=2**62)]
+# Of a storm's alerts, the page shows this many; all are counted.
+SHOWN_ALERTS = 100
+
+
+class Comment(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    comment: Annotated[str, Field(max_length=4096)] = ""
+
+
+def incident_or_404(session: Session, incident_id: int) -> Incident:
+    incident = session.get(Incident, incident_id)
+    if incident is None:
+        raise Problem(404, f"there is no incident {incident_id}")
+    return incident
+
+
+def alert_document(alert: Alert) -> dict[str, Any]:
+    return {
+        "fingerprint": alert.fingerprint,
+        "status": alert.status,
+        "labels": alert.labels,
+        "annotations": alert.annotations,
+        "starts_at": timestamp(alert.starts_at),
+        "ends_at": timestamp(alert.ends_at),
+        "received": alert.received,
+    }
+
+
+def failure_document(failure: Failure) -> dict[str, Any]:
+    return {
+        "job": failure.job,
+        "attempt": failure.attempt,
+        "generation": failure.generation,
+        "reported_at": timestamp(failure.reported_at),
+        "report": failure.report,
+    }
+
+
+@router.get("", operation_id="listIncidents", dependencies=[Depends(allow(Right.READ))])
+def list_incidents(
+    service: ServiceDependency,
+    state: Annotated[str | None, Query(max_length=32)] = None,
+    open: Annotated[bool | None, Query(description="only open ones, or only closed ones")] = None,
+    severity: Annotated[str | None, Query(max_length=8)] = None,
+    job: Annotated[str | None, Query(max_length=255)] = None,
+    node: Annotated[str | None, Query(max_length=255)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Incidents, the most recently seen first. Those merged into others are not listed."""
+    offset = offset_of(cursor)
+    chosen = select(Incident).where(Incident.merged_into.is_(None))
+    for column, value in ((Incident.state, state), (Incident.severity, severity), (Incident.job, job), (Incident.node, node)):
+        if value is not None:
+            chosen = chosen.where(column == value)
+    if open is not None:
+        chosen = chosen.where(Incident.open_key.is_not(None) if open else Incident.open_key.is_(None))
+    with service.store.reading() as session:
+        total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
+        rows = session.scalars(chosen.order_by(Incident.last_seen.desc(), Incident.id.desc()).offset(offset).limit(limit)).all()
+    return listing(rows, incident_document, total, offset, limit)
+
+
+@router.get("/{incident_id}", operation_id="getIncident", dependencies=[Depends(allow(Right.READ))])
+def get_incident(incident_id: IncidentId, service: ServiceDependency) -> dict[str, Any]:
+    """One incident with its diagnosis, timeline, failures and alerts."""
+    with service.store.reading() as session:
+        incident = incident_or_404(session, incident_id)
+        entries = timeline(session, incident_id)
+        alerts = session.scalars(
+            select(Alert).where(Alert.incident_id == incident_id).order_by(Alert.id.desc()).limit(SHOWN_ALERTS)
+        ).all()
+        alert_count = session.scalar(select(func.count()).select_from(Alert).where(Alert.incident_id == incident_id)) or 0
+        failures = session.scalars(select(Failure).where(Failure.incident_id == incident_id).order_by(Failure.id)).all()
+    return {
+        **incident_document(incident),
+        "diagnosis": incident.diagnosis,
+        "evidence": (incident.diagnosis or {}).get("evidence", []),
+        "timeline": [timeline_document(entry) for entry in entries],
+        "failures": [failure_document(failure) for failure in failures],
+        "alerts": {"total": alert_count, "items": [alert_document(alert) for alert in alerts]},
+    }
+
+
+@router.post("/{incident_id}/resolve", operation_id="resolveIncident", dependencies=[Depends(allow(Right.OPERATE))])
+def resolve_incident(
+    incident_id: IncidentId, service: ServiceDependency, principal: PrincipalDependency, body: Comment | None = None
+) -> dict[str, Any]:
+    """Close an incident by hand."""
+    comment = redact_text(body.comment) if body else ""
+    now = service.clock()
+    with service.store.writing() as session:
+        incident = incident_or_404(session, incident_id)
+        why = f"by hand{': ' + comment if comment else ''}"
+        if move(session, incident, IncidentState.RESOLVED, why, actor=principal.name, at=now):
+            audit(session, principal.name, "incident.resolve", str(incident_id), comment, at=now)
+        return incident_document(incident)
