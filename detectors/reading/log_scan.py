@@ -50,7 +50,7 @@ class LogScan:
         self._certain, self._deferred = Ledger(), Ledger()
         self._around = Surroundings()
         self._spans = SpanTracker(maker)
-        self._steps = StepLog(maker)
+        self._steps = StepLog(matcher, maker)
         self._frames: dict[int | None, deque[Match]] = {}
         self._tail: deque[tuple[int, bytes]] = deque(maxlen=LAST_LINES)
         self._kept = 0

@@ -6,6 +6,7 @@ from collections import deque
 
 from detectors.reading.ledger import Entry
 from detectors.reading.lines import LineMaker
+from rules.matcher import Matcher
 
 __all__ = ["StepLog"]
 
@@ -17,7 +18,8 @@ MAX_STEPS = 20_000
 class StepLog:
     """Steps come with nearly every line, so they are only noted, and read when a signal follows."""
 
-    def __init__(self, maker: LineMaker) -> None:
+    def __init__(self, matcher: Matcher, maker: LineMaker) -> None:
+        self._matcher = matcher
         self._maker = maker
         self._waiting: deque[tuple[int, int, bytes]] = deque(maxlen=STEPS_BEFORE)
         self._entries: list[Entry] = []
@@ -32,7 +34,9 @@ class StepLog:
             return
         last = {self._maker.rank(raw): (rule, number, raw) for rule, number, raw in self._waiting}
         self._waiting.clear()
-        self._entries.extend(Entry(rule, {}, self._maker.make(raw, number)) for rule, number, raw in last.values())
+        for rule, number, raw in last.values():
+            line = self._maker.make(raw, number)
+            self._entries.append(Entry(rule, self._matcher.captures(rule, line.text), line))
         if len(self._entries) > MAX_STEPS:
             del self._entries[MAX_STEPS // 2 : -MAX_STEPS // 2]
 

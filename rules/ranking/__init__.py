@@ -52,7 +52,7 @@ def rank(findings: Findings, rules: Iterable[Rule] | None = None) -> Diagnosis:
         *infer_exits(settled.kept, timeline),
     ]
     explained = explain(settled.kept, inferences)
-    chosen, others = choose(gather(settled.kept, inferences, explained))
+    chosen, others = choose(gather(settled.kept, inferences, explained), timeline)
     if chosen is None:
         return Diagnosis.of(
             load_taxonomy()[NONE],

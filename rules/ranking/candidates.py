@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from rules.ranking.inference import Inference
 from rules.ranking.memory import amount, is_absurd
 from rules.ranking.observation import Observation, position
+from rules.ranking.timeline import Timeline
 from rules.signal import Role
 from rules.taxonomy import UNKNOWN
 
@@ -50,6 +51,10 @@ class Candidate:
         return min(item.order for item in self.items)
 
     @property
+    def last(self) -> int:
+        return max(item.order for item in self.items)
+
+    @property
     def leading(self) -> Observation:
         """The line that speaks most directly, the earliest of them."""
         return min(self.items, key=lambda item: (-item.weight, item.order))
@@ -63,9 +68,8 @@ def explain(observations: Sequence[Observation], inferences: Sequence[Inference]
     """
     explained: dict[int, str] = {}
     for inference in inferences:
-        own = {item.order for item in inference.roots}
         for item in observations:
-            if item.is_named_by(inference.explains) and item.order not in own and item.reason != inference.reason:
+            if item.is_named_by(inference.explains) and item.reason != inference.reason:
                 explained.setdefault(item.order, inference.why)
     failing = [item for item in observations if item.role in (Role.ROOT, Role.CASCADE, Role.TEARDOWN)]
     firsts: dict[str, Observation] = {}
@@ -135,17 +139,20 @@ def gather(
     return (*candidates.values(), *ruled_out)
 
 
-def choose(candidates: Sequence[Candidate]) -> tuple[Candidate | None, tuple[Candidate, ...]]:
+def choose(candidates: Sequence[Candidate], timeline: Timeline) -> tuple[Candidate | None, tuple[Candidate, ...]]:
     """The cause, and the others with what ruled them out.
 
-    A reason that names a cause outranks any that names a symptom; then the weightier; among those of about the same weight
-    the one that came first, for the rest are likely its consequences.
+    Of several attempts in one log the last one that failed is diagnosed. In it, a reason that names a cause outranks any
+    that names a symptom; then the weightier; among those of about the same weight the one that came first, for the rest are
+    likely its consequences.
     """
     open_ones = [item for item in candidates if not item.ruled_out_by]
     if not open_ones:
         return None, tuple(candidates)
-    established = any(item.established for item in open_ones)
-    pool = [item for item in open_ones if item.established == established and item.reason != UNKNOWN] or open_ones
+    latest = max(timeline.attempt_of(item.last) for item in open_ones)
+    current = [item for item in open_ones if timeline.attempt_of(item.last) == latest]
+    established = any(item.established for item in current)
+    pool = [item for item in current if item.established == established and item.reason != UNKNOWN] or current
     top = max(item.weight for item in pool)
     chosen = min((item for item in pool if item.weight >= top - CLOSE), key=lambda item: (item.first, -item.weight, item.reason))
     others = []
@@ -154,6 +161,8 @@ def choose(candidates: Sequence[Candidate]) -> tuple[Candidate | None, tuple[Can
             continue
         if item.ruled_out_by:
             others.append(item)
+        elif item not in current:
+            others.append(replace(item, ruled_out_by=f"an earlier attempt failed with it ({position(item.leading.line)})"))
         elif item not in pool:
             others.append(replace(item, ruled_out_by="names a symptom, while a cause is in the evidence"))
         elif item.weight < top - CLOSE:

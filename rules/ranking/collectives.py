@@ -138,9 +138,15 @@ def explained_by_phase(waits: Sequence[Observation], reports: Sequence[TimeoutRe
     return Inference("rank0_preprocessing_timeout", 70, (busy,), why, explains=explains)
 
 
+def says_timeout(item: Observation) -> bool:
+    """Whether a rank ran out of patience, rather than that a connection broke."""
+    text = item.line.text.lower()
+    return "timeout" in text or "timed out" in text
+
+
 def infer_collectives(observations: Sequence[Observation], timeline: Timeline, world: int | None = None) -> list[Inference]:
     """What the timeouts among `observations` lead to; empty where there are none, or where they leave the cause open."""
-    waits = [item for item in observations if item.reason in WAITING]
+    waits = [item for item in observations if item.reason in WAITING and (item.reason == TIMEOUT or says_timeout(item))]
     if not waits:
         return []
     reports = reports_of(observations)

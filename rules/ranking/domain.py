@@ -32,8 +32,16 @@ OTHER = (("peer", "peer {}"), ("path", "path {}"), ("port", "port {}"), ("servic
 
 
 def only(items: Sequence[Observation], value_of: Callable[[Observation], str | None]) -> str | None:
-    """The values that the items name, in order, where they are few; more than four distinct ones locate nothing."""
-    values = dict.fromkeys(value for item in items if (value := value_of(item)))
+    """The values that the items name, in order, where they are few; more than four distinct ones locate nothing.
+
+    In a burst of equal reports the earliest names the origin.
+    """
+    naming = [(item, value) for item in items if (value := value_of(item))]
+    times = [item.line.time for item, _ in naming]
+    if times and None not in times:
+        first = min(time for time in times if time is not None)
+        naming = [(item, value) for item, value in naming if item.line.time == first]
+    values = dict.fromkeys(value for _, value in naming)
     return ", ".join(values) if 0 < len(values) <= 4 else None
 
 

@@ -10,14 +10,11 @@ from rules.pack import Mark
 from rules.ranking.inference import Inference
 from rules.ranking.observation import Observation, position
 from rules.ranking.timeline import Timeline
-from rules.signal import Line
 from rules.taxonomy import UNKNOWN
 
 __all__ = ["Exit", "exits_of", "first_to_fail", "infer_exits", "signal_number"]
 
 SIGNALS = {"SIGHUP": 1, "SIGINT": 2, "SIGABRT": 6, "SIGBUS": 7, "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15}
-# The rule of the lines with time, host and rank of a summary's entry, and within how many lines they make one entry.
-ENTRY_HEADING, ENTRY_LINES = "PS-LIFE-011", 40
 # Signal -> (reason, weight, what it says). Weights stay under those of any line that names a cause.
 MEANING = {
     1: ("terminal_hangup", 38, "signal 1: the controlling terminal closed"),
@@ -57,20 +54,9 @@ def signal_number(text: str | None) -> int | None:
 
 
 def exits_of(observations: Sequence[Observation]) -> tuple[Exit, ...]:
-    """Every reported end of a process. A shell's 128+n counts as signal n; exit status 0 is no failure.
-
-    A launcher's summary gives time, host and rank of an entry on lines of their own before the exit code.
-    """
+    """Every reported end of a process. A shell's 128+n counts as signal n; exit status 0 is no failure."""
     found = []
-    heading: dict[str, str] = {}
-    heading_at: Line | None = None
     for item in observations:
-        if item.rule.code == ENTRY_HEADING:
-            if heading_at is None or heading_at.path != item.line.path or item.line.number - heading_at.number > ENTRY_LINES:
-                heading = {}
-            heading_at = item.line
-            heading.update(item.signal.captures)
-            continue
         if not item.marks(Mark.EXIT):
             continue
         code = item.number("exit_code")
@@ -81,10 +67,8 @@ def exits_of(observations: Sequence[Observation]) -> tuple[Exit, ...]:
             code = 128 - code
         if code is None or code == 0:
             continue
-        values = {**heading, **item.signal.captures}
-        heading = {}
-        rank = values.get("rank") or (f"local rank {values['local_rank']}" if "local_rank" in values else None)
-        found.append(Exit(code, rank, values.get("node"), values.get("failed_at"), item))
+        rank = item.capture("rank") or (f"local rank {item.capture('local_rank')}" if item.capture("local_rank") else None)
+        found.append(Exit(code, rank, item.capture("node"), item.capture("failed_at"), item))
     return tuple(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ __all__ = ["Settled", "Timeline", "settle"]
 
 BEGINNINGS = (Mark.START, Mark.PREPARATION, Mark.LOADING, Mark.RESTART)
 ENDED_BY = {Mark.SAVED: (Mark.SAVE,), Mark.PROGRESS: (*BEGINNINGS, Mark.SAVE), Mark.FINISHED: (*BEGINNINGS, Mark.SAVE)}
+# Marks by which a new attempt shows that it lives; late words of the old one are none of them.
+ALIVE = (Mark.START, Mark.PREPARATION, Mark.LOADING, Mark.PROGRESS)
+# Without step numbers, a completed step this many lines later shows that the process went on.
+LINES_BETWEEN = 20
 Stream = tuple[str, int | None]
 
 
@@ -28,18 +33,26 @@ class Timeline:
 
     def __init__(self, observations: Sequence[Observation]) -> None:
         self._standing: list[tuple[Observation, ...]] = []
-        self._progress: dict[Stream, Observation] = {}
+        self._step_before: list[Observation | None] = []
+        self._last_step: dict[Stream, Observation] = {}
+        self.attempts: list[int] = []
         standing: tuple[Observation, ...] = ()
+        restarted = False
         for item in observations:
+            stream, mark = stream_of(item), item.rule.marks
             self._standing.append(standing)
-            mark = item.rule.marks
+            self._step_before.append(self._last_step.get(stream))
             if mark is None:
                 continue
-            stream = stream_of(item)
+            if mark is Mark.RESTART:
+                restarted = True
+            elif restarted and mark in ALIVE:
+                restarted = False
+                self.attempts.append(item.order)
             ended = (*ENDED_BY.get(mark, ()), mark)
             standing = tuple(other for other in standing if stream_of(other) != stream or other.rule.marks not in ended)
             if mark in (Mark.PROGRESS, Mark.FINISHED):
-                self._progress[stream] = item
+                self._last_step[stream] = item
             else:
                 standing = (*standing, item)
 
@@ -52,9 +65,22 @@ class Timeline:
         return self.standing(at, *BEGINNINGS) is not None
 
     def went_on_after(self, at: Observation) -> Observation | None:
-        """The last completed step of the same process, where it comes after the last of the equal lines of `at`."""
-        step = self._progress.get(stream_of(at))
-        return step if step and step.last.number > at.last.number else None
+        """The last completed step of the same process, where it was completed after the last of the equal lines of `at`.
+
+        A progress bar is drawn once more when its process dies: only a higher step, or lines enough in between, count.
+        """
+        after = self._last_step.get(stream_of(at))
+        if after is None or after.last.number <= at.last.number:
+            return None
+        before = self._step_before[at.order]
+        step, earlier = after.number("step"), before.number("step") if before else None
+        if step is not None and earlier is not None:
+            return after if step > earlier else None
+        return after if after.last.number - at.last.number >= LINES_BETWEEN or after.marks(Mark.FINISHED) else None
+
+    def attempt_of(self, order: int) -> int:
+        """How many later attempts had come to life when the observation of this order was made."""
+        return bisect_right(self.attempts, order)
 
 
 @dataclass(frozen=True, slots=True)
