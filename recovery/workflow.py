@@ -179,13 +179,16 @@ def _reported(state: Recovery, event: Reported, limits: Limits) -> Result:
     if event.status == "refused" and event.generation >= proposed:
         state = replace(state, successor=event.generation, started=True, superseded=True)
         return _verifying(state, event.at, _superseded(state), limits), ()
+    if event.status == "refused":
+        # The agent is about something of its own; what that is shows before the deadline.
+        return state, ()
     return _escalate(state, event.at, f"the command was {event.status}: {event.detail}", limits)
 
 
 def _started(state: Recovery, event: Started, limits: Limits) -> Result:
     if event.generation <= state.generation:
         return state, ()
-    known = replace(state, started=True, successor=max(event.generation, state.successor or 0))
+    known = replace(state, started=True, gone=False, successor=max(event.generation, state.successor or 0))
     if state.stage is Stage.PLANNED:
         if state.is_stop:
             return _escalated(state, event.at, f"started again ({event.cause}) although it was to stop")

@@ -11,15 +11,17 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from service.access import bootstrap
-from service.api import alerts, events, health, incidents, jobs, nodes
+from service.api import alerts, commands, events, failures, health, incidents, jobs, nodes
 from service.eventstream import EventWatch
 from service.gate import Gate
 from service.metrics import Metrics
 from service.migration import migrate
 from service.problems import install_problems
+from service.recoveries import Recoveries
 from service.settings import Settings
 from service.state import Clock, Service
 from service.store import Store
+from service.supervisor import Supervisor
 
 __all__ = ["create_app"]
 
@@ -32,19 +34,21 @@ def create_app(settings: Settings, clock: Clock = time.time) -> FastAPI:
         store = Store(settings.database_url)
         migrate(store)
         bootstrap(store, settings.data_dir, settings.bootstrap_token_file, clock())
-        service = Service(settings, store, EventWatch(store), Metrics(store), clock)
+        watch, recoveries = EventWatch(store), Recoveries(store, clock)
+        service = Service(settings, store, watch, Metrics(store), recoveries, Supervisor(recoveries, watch), clock)
         app.state.pitstop = service
-        watching = asyncio.create_task(service.watch.run())
+        running = [asyncio.create_task(service.watch.run()), asyncio.create_task(service.supervisor.run())]
         try:
             yield
         finally:
             service.watch.close()
-            await watching
+            service.supervisor.close()
+            await asyncio.gather(*running)
             store.close()
 
     app = FastAPI(title="Pitstop", version=version("pitstop"), lifespan=lifespan, docs_url="/docs", redoc_url=None)
     install_problems(app)
     app.add_middleware(Gate, doors={alerts.PATH: settings.max_body_bytes})
-    for module in (alerts, events, health, incidents, jobs, nodes):
+    for module in (alerts, commands, events, failures, health, incidents, jobs, nodes):
         app.include_router(module.router)
     return app

@@ -11,8 +11,10 @@ from fastapi import Depends, Request
 
 from service.eventstream import EventWatch
 from service.metrics import Metrics
+from service.recoveries import Recoveries
 from service.settings import Settings
 from service.store import Store
+from service.supervisor import Supervisor
 
 __all__ = ["Clock", "Service", "ServiceDependency", "service_of"]
 
@@ -27,6 +29,8 @@ class Service:
     store: Store
     watch: EventWatch
     metrics: Metrics
+    recoveries: Recoveries
+    supervisor: Supervisor
     clock: Clock = time.time
     checks: dict[str, Callable[[], str]] = field(default_factory=dict)
     reports: dict[str, Callable[[], Any]] = field(default_factory=dict)

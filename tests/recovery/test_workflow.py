@@ -108,6 +108,14 @@ def test_a_refusal_with_a_newer_generation_goes_on_to_verify_under_it():
     assert run(state, Stepped(105, 4, 41))[0].stage is Stage.VERIFIED
 
 
+def test_a_refusal_by_an_agent_that_is_busy_waits_for_what_it_does():
+    state, _ = acting()
+    state, commands = run(state, Reported(104, "refused", 3, "the agent is restarting already"))
+    assert (state.stage, commands) == (Stage.PLANNED, [])
+    assert run(state, Started(105, 4, "self"), Stepped(106, 4, 41))[0].stage is Stage.VERIFIED
+    assert run(state, Tick(163))[1] == [Decide(1, (), ())]
+
+
 def test_steps_of_the_old_generation_verify_nothing():
     state, _ = acting()
     assert run(state, Started(104, 4, "restart"), Stepped(105, 3, 99))[0].stage is Stage.ACTED

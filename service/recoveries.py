@@ -1,0 +1,366 @@
+"""Runs recoveries durably: a step's new state, what it did, and what people see of it are one transaction.
+
+So a kill between two steps loses nothing and doubles nothing: whoever runs next goes on from the stored state. The outside
+effects are rows too (commands, notifications): they are carried out by others, under their own keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from recovery.decision import Decision, DirectiveKind
+from recovery.drivers.local import agent_commands
+from recovery.policy import decide
+from recovery.states import (
+    Act,
+    AskApproval,
+    Command,
+    Decide,
+    Decided,
+    Diagnosed,
+    Event,
+    FailedAgain,
+    Limits,
+    Localise,
+    Localised,
+    Notify,
+    Plan,
+    Planned,
+    Recovery,
+    Reported,
+    Stage,
+    Step,
+    Tick,
+)
+from recovery.workflow import step
+from rules.diagnosis import Diagnosis
+from rules.taxonomy import UNKNOWN, load_taxonomy
+from service.directives import decided_directive, is_settled, waiting_directive
+from service.incidents import FailureReport, apply_diagnosis, open_or_update_incident
+from service.situations import has_agent, nodes_of, observations, situation_of, step_before
+from service.store import Store
+from service.store.access import audit
+from service.store.database import hold_lock
+from service.store.events import publish_event
+from service.store.incidents import Incident
+from service.store.jobs import Job, current_attempt
+from service.store.recoveries import ActionRow, CommandRow, Notification, RecoveryRow, find_recovery, unfinished
+from service.timeline import IncidentState, add_timeline, move
+
+__all__ = ["Diagnoser", "Recoveries"]
+
+log = logging.getLogger("pitstop.recoveries")
+
+STATE = TypeAdapter(Recovery)
+DECISION = TypeAdapter(Decision)
+
+# Who looks for a cause has this long; if it has died meanwhile, anybody else looks. Looking twice does no harm.
+CLAIM_SECONDS = 5.0
+
+
+# Finds the cause of an incident, by its id, in what is stored of it. Slow; runs outside any transaction.
+Diagnoser = Callable[[int], Diagnosis]
+
+
+def not_established(_incident_id: int) -> Diagnosis:
+    """The honest answer of a service that cannot read its own evidence."""
+    return Diagnosis.of(load_taxonomy()[UNKNOWN], "the cause was not established")
+
+
+@dataclass(slots=True)
+class Recoveries:
+    """The durable runner. Its methods that take a session belong to the caller's transaction."""
+
+    store: Store
+    clock: Callable[[], float]
+    diagnose: Diagnoser = not_established
+    limits: Limits = field(default_factory=Limits)
+    rule_reasons: Mapping[str, str] = field(default_factory=dict)
+    name: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
+
+    def report(self, session: Session, report: FailureReport) -> RecoveryRow:
+        """Store a failure report with its incident and its recovery, at most one per failed generation."""
+        now = self.clock()
+        reported = open_or_update_incident(session, report, now)
+        failure = reported.failure
+        row = find_recovery(session, failure.job, failure.attempt, failure.generation)
+        if row is None:
+            job = session.get_one(Job, report.job)
+            job.generation = max(job.generation, report.generation)
+            before = step_before(session, report.job, report.generation, report.last_step)
+            why = f"reported as failed in generation {report.generation}"
+            state = Recovery.detected(report.job, report.attempt, report.generation, before, now, why)
+            for older in unfinished(session, report.job):
+                self._apply(session, older, FailedAgain(now, report.generation, why))
+            row = RecoveryRow(
+                incident_id=reported.incident.id,
+                job=report.job,
+                attempt=report.attempt,
+                generation=report.generation,
+                stage=state.stage.value,
+                state=STATE.dump_python(state, mode="json"),
+                relaunches=0,
+                created_at=now,
+                updated_at=now,
+            )
+            session.add(row)
+            session.flush()
+        return row
+
+    def directive(self, session: Session, recovery_id: int) -> dict[str, Any]:
+        """What launchers are told now: the decided answer, the same for ever, or `wait`."""
+        row = session.get_one(RecoveryRow, recovery_id)
+        return row.directive or waiting_directive(row.id, row.incident_id, STATE.validate_python(row.state))
+
+    def unfinished(self) -> list[int]:
+        """Recoveries that are not over, oldest first."""
+        with self.store.reading() as session:
+            return list(session.scalars(select(RecoveryRow.id).where(RecoveryRow.over.is_(False)).order_by(RecoveryRow.id)))
+
+    def advance(self, recovery_id: int) -> bool:
+        """Do for one recovery what can be done now; True where that changed something. Writes only then."""
+        with self.store.reading() as session:
+            row = session.get_one(RecoveryRow, recovery_id)
+            undiagnosed = row.stage == Stage.DETECTED.value
+            if not undiagnosed and not self._news(session, row):
+                return False
+        if undiagnosed:
+            self._diagnose(recovery_id)
+        with self.store.writing() as session:
+            row = self._locked(session, recovery_id)
+            for event in self._news(session, row):
+                self._apply(session, row, event)
+        return True
+
+    def _news(self, session: Session, row: RecoveryRow) -> list[Event]:
+        """What has happened since, if it changes anything."""
+        state, now = STATE.validate_python(row.state), self.clock()
+        events = [*observations(session, state, row.created_at, now), Tick(now)]
+        changed, commands = state, 0
+        for event in events:
+            changed, given = step(changed, event, self.limits)
+            commands += len(given)
+        return events if changed != state or commands else []
+
+    def _claim(self, recovery_id: int) -> int | None:
+        """The incident to diagnose, where nobody else is at it."""
+        now = self.clock()
+        with self.store.writing() as session:
+            row = self._locked(session, recovery_id)
+            if row.stage != Stage.DETECTED.value or (row.claimed_until > now and row.claimed_by != self.name):
+                return None
+            row.claimed_by, row.claimed_until = self.name, now + CLAIM_SECONDS
+            return row.incident_id
+
+    def _diagnose(self, recovery_id: int) -> None:
+        incident_id, started = self._claim(recovery_id), self.clock()
+        if incident_id is None:
+            return
+        try:
+            diagnosis = self.diagnose(incident_id)
+        except Exception:
+            log.exception("incident %s could not be diagnosed", incident_id)
+            diagnosis = not_established(incident_id)
+        if not diagnosis.is_failure:
+            diagnosis = Diagnosis.of(
+                load_taxonomy()[UNKNOWN], "it failed, and nothing that was read says why", inputs=diagnosis.inputs
+            )
+        with self.store.writing() as session:
+            row = self._locked(session, recovery_id)
+            if row.stage != Stage.DETECTED.value:
+                return
+            now = self.clock()
+            incident = session.get_one(Incident, row.incident_id)
+            incident = apply_diagnosis(session, incident, diagnosis, now, seconds=now - started)
+            row.incident_id = incident.id
+            row.fingerprint = incident.fingerprint
+            session.flush()
+            self._apply(session, row, Diagnosed(now, f"{diagnosis.reason}: {diagnosis.summary}"), diagnosis)
+
+    def tell(self, session: Session, recovery_id: int, event: Event) -> RecoveryRow:
+        """An event from outside (an approval, an agent's answer) in the caller's transaction."""
+        row = self._locked(session, recovery_id)
+        self._apply(session, row, event)
+        return row
+
+    def answered(self, session: Session, command: CommandRow, status: str, generation: int, detail: str) -> None:
+        """An agent's answer to a command; a second one changes nothing."""
+        row = self._locked(session, command.recovery_id)
+        session.refresh(command)
+        if command.status is not None:
+            return
+        now = self.clock()
+        command.status, command.detail, command.answered_generation, command.answered_at = status, detail, generation, now
+        session.flush()
+        of_action = session.scalars(select(CommandRow).where(CommandRow.action_id == command.action_id)).all()
+        complete = all(other.status == "done" for other in of_action)
+        action = session.get_one(ActionRow, command.action_id)
+        if complete or status not in ("done", "refused"):
+            action.state, action.detail, action.ended_at = ("done" if complete else status), detail, now
+        if STATE.validate_python(row.state).successor in (None, command.generation):
+            self._apply(session, row, Reported(now, status, generation, f"{command.node}: {detail}", complete))
+
+    def _locked(self, session: Session, recovery_id: int) -> RecoveryRow:
+        job = session.scalar(select(RecoveryRow.job).where(RecoveryRow.id == recovery_id))
+        hold_lock(session, f"job:{job}")
+        return session.get_one(RecoveryRow, recovery_id, populate_existing=True)
+
+    def _apply(self, session: Session, row: RecoveryRow, event: Event, diagnosis: Diagnosis | None = None) -> None:
+        """Step the workflow by `event` and by all that its commands answer at once."""
+        state = STATE.validate_python(row.state)
+        before = state
+        events = [event]
+        while events:
+            old = state
+            state, commands = step(state, events.pop(0), self.limits)
+            self._tell_people(session, row, old, state)
+            for command in commands:
+                answer = self._perform(session, row, state, command, diagnosis)
+                if answer is not None:
+                    events.append(answer)
+        if state != before:
+            row.state = STATE.dump_python(state, mode="json")
+            row.stage = state.stage.value
+            row.updated_at = self.clock()
+        row.over = state.is_over
+        if row.directive is None and state.decision is not None and is_settled(state):
+            row.directive = decided_directive(row.id, row.incident_id, state, state.decision)
+            publish_event(session, "directive.decided", str(row.id), row.directive, self.clock())
+        session.flush()
+
+    def _perform(
+        self, session: Session, row: RecoveryRow, state: Recovery, command: Command, diagnosis: Diagnosis | None
+    ) -> Event | None:
+        now = self.clock()
+        match command:
+            case Decide():
+                known = diagnosis or _stored_diagnosis(session, row)
+                situation = situation_of(session, row, state, known, command, now, self.rule_reasons)
+                return Decided(now, decide(situation))
+            case AskApproval():
+                incident = session.get_one(Incident, row.incident_id)
+                move(session, incident, IncidentState.WAITING_FOR_APPROVAL, "a person has to approve the action", at=now)
+                return None
+            case Localise():
+                return Localised(now, "no localiser is set up: the place stays unknown")
+            case Plan():
+                return self._plan(session, row, state, now)
+            case Act():
+                self._act(session, row, command, now)
+                return None
+            case Notify():
+                self._notify(session, row, command, len(state.trail), now)
+                return None
+
+    def _plan(self, session: Session, row: RecoveryRow, state: Recovery, now: float) -> Planned:
+        job = session.get_one(Job, row.job)
+        nodes = nodes_of(job, current_attempt(session, row.job))
+        agents = has_agent(session, nodes, now)
+        decision = state.decision
+        if decision is not None and decision.directive is DirectiveKind.STOP:
+            why = "every process of the job is to be stopped"
+        else:
+            where = ", ".join((decision.use if decision is not None else ()) or nodes) or "where it ran"
+            why = f"goes on on {where} under generation {job.generation + 1}"
+        if not agents:
+            why += "; no agent is there, its launcher is to do it"
+            if decision is not None and decision.directive is not DirectiveKind.STOP:
+                row.relaunches += 1
+        return Planned(now, job.generation, agents, why)
+
+    def _act(self, session: Session, row: RecoveryRow, act: Act, now: float) -> None:
+        decision = act.decision
+        action = ActionRow(
+            key=f"{row.id}/{act.generation}/{len(STATE.validate_python(row.state).trail)}/{decision.action.value}",
+            recovery_id=row.id,
+            incident_id=row.incident_id,
+            job=row.job,
+            action=decision.action.value,
+            mode=decision.mode.value,
+            decided_by="policy",
+            generation=act.generation,
+            decision=DECISION.dump_python(decision, mode="json"),
+            state="issued",
+            issued_at=now,
+        )
+        session.add(action)
+        session.flush()
+        audit(session, "policy", f"action.{decision.action.value}", row.job, decision.sentence, {"action": action.id}, now)
+        if decision.directive is not DirectiveKind.STOP:
+            row.relaunches += 1
+        nodes = nodes_of(session.get_one(Job, row.job), current_attempt(session, row.job))
+        hold_lock(session, "commands")
+        for told in agent_commands(act, recovery=str(row.id), job=row.job, nodes=nodes):
+            session.add(
+                CommandRow(
+                    key=f"{action.id}/{told.key}",
+                    action_id=action.id,
+                    recovery_id=row.id,
+                    node=told.node,
+                    job=told.job,
+                    generation=told.generation,
+                    kind=told.kind,
+                    args=dict(told.args),
+                    deadline=told.deadline,
+                    created_at=now,
+                )
+            )
+            publish_event(session, "command.issued", told.node, {"job": told.job, "kind": told.kind}, now)
+        incident = session.get_one(Incident, row.incident_id)
+        move(session, incident, IncidentState.RECOVERING, decision.directive.value, actor="policy", at=now)
+
+    def _notify(self, session: Session, row: RecoveryRow, message: Notify, position: int, now: float) -> None:
+        job = session.get_one(Job, row.job)
+        recipient = (job.contact or job.owner) if message.audience.value == "owner" else None
+        session.add(
+            Notification(
+                key=f"{row.id}/{position}/{message.audience.value}",
+                incident_id=row.incident_id,
+                job=row.job,
+                audience=message.audience.value,
+                recipient=recipient,
+                text=message.text,
+                channels={},
+                created_at=now,
+            )
+        )
+        add_timeline(
+            session,
+            row.incident_id,
+            "notified",
+            f"the {message.audience.value} {'are' if message.audience.value == 'operators' else 'is'} told: {message.text}",
+            data={"audience": message.audience.value, "recipient": recipient},
+            at=now,
+        )
+
+    def _tell_people(self, session: Session, row: RecoveryRow, old: Recovery, new: Recovery) -> None:
+        """Timeline entries with durations, and the incident's state, for what is new on the trail."""
+        previous: Step = old.trail[-1]
+        for entry in new.trail[len(old.trail) :]:
+            again = entry.stage is Stage.DIAGNOSED and previous.stage is not Stage.DETECTED
+            if entry.stage is not Stage.DIAGNOSED or again:
+                data: dict[str, Any] = {"recovery": row.id, "stage": entry.stage.value}
+                if entry.stage is Stage.DECIDED and new.decision is not None:
+                    data["decision"] = DECISION.dump_python(new.decision, mode="json")
+                kind = "escalated" if again else entry.stage.value
+                add_timeline(session, row.incident_id, kind, entry.why, data=data, seconds=entry.at - previous.at, at=entry.at)
+            if entry.stage in (Stage.VERIFIED, Stage.STOPPED):
+                move(session, session.get_one(Incident, row.incident_id), IncidentState.VERIFIED, entry.why, at=entry.at)
+            previous = entry
+        if new.superseded and not old.superseded and old.stage is not Stage.PLANNED:
+            row.relaunches += 1
+
+
+def _stored_diagnosis(session: Session, row: RecoveryRow) -> Diagnosis:
+    document = session.get_one(Incident, row.incident_id).diagnosis
+    return TypeAdapter(Diagnosis).validate_python(document) if document else not_established(row.incident_id)

@@ -1,0 +1,145 @@
+"""What policy and workflow must know, gathered from the store: a failure's situation, and what its job has done since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from recovery.decision import DEFAULT_MODES, OWN_ACTIONS, Action, Mode
+from recovery.policy import Budget, Checkpoint, JobFacts, Situation
+from recovery.states import Decide, Ended, Event, Recovery, Started, Stepped
+from rules.diagnosis import Diagnosis
+from service.store.access import Switch
+from service.store.incidents import Failure
+from service.store.jobs import Attempt, Job, Node, current_attempt, rank_states
+from service.store.recoveries import RecoveryRow, failed_verifications, relaunches
+
+__all__ = ["FREEZE", "MODES", "frozen", "has_agent", "modes_of", "nodes_of", "observations", "situation_of", "step_before"]
+
+# Switches (service/store/access.py): {"on": bool, "why": str} and {action: mode}.
+FREEZE = "freeze"
+MODES = "modes"
+
+ACTIONS = frozenset(action.value for action in Action)
+# From observe up to auto.
+ORDER = tuple(Mode)
+
+# Relaunches older than this no longer count: a run of months may meet the same fault more than three times.
+BUDGET_WINDOW_SECONDS = 86_400.0
+# An agent that was heard from within this time is there to be commanded; commands have deadlines of their own.
+AGENT_SECONDS = 60.0
+
+
+def frozen(session: Session) -> str | None:
+    """Who froze Pitstop and why; None where it may act."""
+    switch = session.get(Switch, FREEZE)
+    if switch is None or not switch.value.get("on"):
+        return None
+    why = switch.value.get("why")
+    return f"by {switch.set_by}" + (f": {why}" if why else "")
+
+
+def modes_of(session: Session, job: Job) -> dict[Action, Mode]:
+    """The mode of each kind of action for this job: its own setting, else the cluster's, else the default.
+
+    A job that an unauthenticated caller registered reaches nothing beyond itself: modes stop at suggest there.
+    """
+    switch = session.get(Switch, MODES)
+    modes = dict(DEFAULT_MODES)
+    for source in (switch.value if switch is not None else {}, job.modes or {}):
+        modes |= {Action(action): Mode(mode) for action, mode in source.items() if action in ACTIONS and mode in ORDER}
+    if job.local:
+        for action in modes:
+            if action not in OWN_ACTIONS and action is not Action.SHRINK:
+                modes[action] = min(modes[action], Mode.SUGGEST, key=ORDER.index)
+    return modes
+
+
+def nodes_of(job: Job, attempt: Attempt | None) -> tuple[str, ...]:
+    """The nodes that carry the job, in rank order; as registered where no attempt was reported."""
+    placed = [str(rank["node"]) for rank in (attempt.ranks if attempt is not None else []) if rank.get("node")]
+    return tuple(dict.fromkeys(placed or job.nodes))
+
+
+def has_agent(session: Session, nodes: tuple[str, ...], now: float) -> bool:
+    """Whether an agent on one of these nodes was heard from lately."""
+    found = session.scalars(select(Node.lease_until).where(Node.id.in_(nodes))).all()
+    return any(until is not None and until > now - AGENT_SECONDS for until in found)
+
+
+def checkpoints_of(session: Session, job: str) -> tuple[Checkpoint, ...]:
+    """Checkpoints that the job's failures named, by path."""
+    reports = session.scalars(select(Failure.report).where(Failure.job == job).order_by(Failure.id.desc()).limit(100)).all()
+    found: dict[str, Checkpoint] = {}
+    for report in reports:
+        named = report.get("last_checkpoint")
+        if isinstance(named, Mapping) and isinstance(named.get("path"), str) and isinstance(named.get("step"), int):
+            found.setdefault(named["path"], Checkpoint(named["step"], named["path"]))
+    return tuple(found.values())
+
+
+def step_before(session: Session, job: str, generation: int, reported: int | None) -> int | None:
+    """The step that the failed generation reached: as reported, else the highest that a rank was seen at."""
+    if reported is not None:
+        return reported
+    return max(
+        (row.step for row in rank_states(session, job) if row.generation == generation and row.step is not None), default=None
+    )
+
+
+def situation_of(
+    session: Session,
+    row: RecoveryRow,
+    state: Recovery,
+    diagnosis: Diagnosis,
+    asked: Decide,
+    now: float,
+    rule_reasons: Mapping[str, str],
+) -> Situation:
+    """All that the policy decides from."""
+    job = session.get_one(Job, row.job)
+    attempt = current_attempt(session, row.job)
+    since = now - BUDGET_WINDOW_SECONDS
+    fingerprint = row.fingerprint or ""
+    per_root = Budget().per_root if job.max_restarts is None else min(Budget().per_root, job.max_restarts)
+    return Situation(
+        diagnosis=diagnosis,
+        job=JobFacts(
+            name=job.name,
+            nodes=nodes_of(job, attempt),
+            ranks=len(attempt.ranks) if attempt is not None and attempt.ranks else job.ranks,
+            min_ranks=job.min_ranks,
+            checkpoints=checkpoints_of(session, job.name),
+            last_step=state.step_before,
+        ),
+        spent=relaunches(session, job.name, since, fingerprint),
+        spent_job=relaunches(session, job.name, since),
+        escalation=asked.escalation + failed_verifications(session, job.name, fingerprint, row.id),
+        budget=Budget(per_root=per_root, unknown=min(Budget().unknown, per_root)),
+        modes=modes_of(session, job),
+        rule_reasons=rule_reasons,
+        denied=dict(asked.denied),
+        approved=frozenset(asked.approved),
+        frozen=frozen(session),
+    )
+
+
+def observations(session: Session, state: Recovery, since: float, now: float) -> list[Event]:
+    """What the job's attempts and heartbeats say to this recovery now. Saying it again changes nothing."""
+    job = session.get_one(Job, state.job)
+    attempt = current_attempt(session, state.job)
+    events: list[Event] = []
+    if job.generation > state.generation:
+        if attempt is not None and attempt.generation == job.generation:
+            events.append(Started(now, job.generation, attempt.cause))
+        ranks = [row for row in rank_states(session, state.job) if row.generation == job.generation]
+        expected = len(attempt.ranks) if attempt is not None and attempt.ranks else job.ranks
+        if len(ranks) >= expected and all(row.state == "running" for row in ranks):
+            steps = [row.step for row in ranks]
+            known = [step for step in steps if step is not None]
+            events.append(Stepped(now, job.generation, min(known) if len(known) == len(steps) else None))
+    if job.ended_at is not None and job.ended_at >= since:
+        events.append(Ended(now, job.generation, job.exit_status))
+    return events

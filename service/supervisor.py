@@ -1,0 +1,70 @@
+"""The supervising duty: looks at every unfinished recovery when something happened, and on the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import anyio
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.eventstream import EventWatch
+from service.recoveries import Recoveries
+
+__all__ = ["Supervisor"]
+
+log = logging.getLogger("pitstop.supervisor")
+
+# Heartbeats and deadlines are looked at this often while a recovery is under way, and for new ones of other replicas.
+POLL_SECONDS = 0.2
+RETRY_SECONDS = 1.0
+
+
+class Supervisor:
+    """Advances recoveries in worker threads, one thread per recovery at a time, never on the event loop."""
+
+    def __init__(self, recoveries: Recoveries, watch: EventWatch) -> None:
+        self._recoveries = recoveries
+        self._watch = watch
+        self._nudged = asyncio.Event()
+        self._busy: dict[int, asyncio.Task[None]] = {}
+        self._closing = False
+
+    def nudge(self) -> None:
+        """Something was written in this process. Call from the event loop."""
+        self._nudged.set()
+
+    async def run(self) -> None:
+        """Until `close`."""
+        while not self._closing:
+            try:
+                found = await anyio.to_thread.run_sync(self._recoveries.unfinished)
+            except SQLAlchemyError as error:
+                log.warning("recoveries cannot be read: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            for recovery in found:
+                if recovery not in self._busy:
+                    self._busy[recovery] = asyncio.create_task(self._advance(recovery))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._nudged.wait(), POLL_SECONDS)
+            self._nudged.clear()
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+
+    async def _advance(self, recovery: int) -> None:
+        try:
+            if await anyio.to_thread.run_sync(self._recoveries.advance, recovery):
+                self._watch.nudge()
+        except SQLAlchemyError as error:
+            log.warning("recovery %s waits for the database: %s", recovery, error)
+            await asyncio.sleep(RETRY_SECONDS)
+        except Exception:
+            log.exception("recovery %s could not be advanced", recovery)
+            await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            self._busy.pop(recovery, None)
+
+    def close(self) -> None:
+        self._closing = True
+        self._nudged.set()
