@@ -1,0 +1,69 @@
+"""`pitstop serve` as a process of its own that can be killed and started again on the same port and data."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import httpx2
+
+START_SECONDS = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+@dataclass
+class ServiceProcess:
+    """Use as a context; no process is left behind."""
+
+    data_dir: Path
+    port: int = field(default_factory=free_port)
+    environment: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        log = (self.data_dir.parent / "service.log").open("ab")
+        command = [sys.executable, "-m", "pitstop_entry", "serve", "--port", str(self.port), "--data-dir", str(self.data_dir)]
+        self.process = subprocess.Popen(command, env=os.environ | self.environment, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log()
+            try:
+                if httpx2.get(f"{self.url}/healthz", timeout=2).status_code == 200:
+                    return
+            except httpx2.HTTPError:
+                time.sleep(0.05)
+        raise AssertionError(f"the service did not answer: {self.log()}")
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def log(self) -> str:
+        return re.sub(r"\n+", "\n", (self.data_dir.parent / "service.log").read_text(errors="replace"))[-4000:]
+
+    def __enter__(self) -> ServiceProcess:
+        self.start()
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        self.kill()
