@@ -10,6 +10,7 @@ from types import MappingProxyType
 from rules.signal import Trust
 
 __all__ = [
+    "CLUSTER_ACTIONS",
     "DEFAULT_MODES",
     "OWN_ACTIONS",
     "RELAUNCHES",
@@ -43,6 +44,8 @@ RELAUNCHES = frozenset({Action.RETRY, Action.RESTART, Action.ROLLBACK, Action.SH
 OWN_ACTIONS = frozenset({Action.NONE, Action.RETRY, Action.RESTART, Action.ROLLBACK, Action.STOP})
 # What takes resources away, from the job or from everybody: only on the word of a node or the cluster.
 WITNESSED_ACTIONS = frozenset(Action) - OWN_ACTIONS
+# What reaches beyond the job: it takes something from everybody.
+CLUSTER_ACTIONS = frozenset({Action.RESET_GPU, Action.ISOLATE})
 
 
 class Mode(StrEnum):

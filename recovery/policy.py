@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from recovery.decision import (
+    CLUSTER_ACTIONS,
     DEFAULT_MODES,
     RELAUNCHES,
-    WITNESSED_ACTIONS,
     Action,
     Audience,
     Decision,
@@ -181,7 +181,7 @@ def _choose(situation: Situation) -> Decision:
     if raised is not wanted:
         why.append(f"what was done {'before' if situation.escalation == 1 else f'{situation.escalation} times'} did not hold")
         wanted = raised
-    if wanted in (Action.ISOLATE, Action.RESET_GPU):
+    if wanted in CLUSTER_ACTIONS:
         refusal = _refusal(situation, wanted)
         if refusal is None:
             return _beyond(situation, wanted, why)
@@ -339,7 +339,7 @@ def _resume(situation: Situation) -> Resume:
 def _describe(decision: Decision) -> str:
     """One sentence for `would`."""
     parts = [decision.directive.value]
-    if decision.action in WITNESSED_ACTIONS and decision.action is not Action.SHRINK:
+    if decision.action in CLUSTER_ACTIONS:
         parts.append(f"with {decision.action.value} of {', '.join(decision.exclude)}")
     elif decision.exclude:
         parts.append(f"without {', '.join(decision.exclude)}")

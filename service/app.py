@@ -11,7 +11,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from service.access import bootstrap
-from service.api import alerts, commands, events, failures, health, incidents, jobs, nodes
+from service.api import alerts, approvals, commands, events, failures, health, incidents, jobs, nodes
 from service.eventstream import EventWatch
 from service.gate import Gate
 from service.metrics import Metrics
@@ -49,6 +49,6 @@ def create_app(settings: Settings, clock: Clock = time.time) -> FastAPI:
     app = FastAPI(title="Pitstop", version=version("pitstop"), lifespan=lifespan, docs_url="/docs", redoc_url=None)
     install_problems(app)
     app.add_middleware(Gate, doors={alerts.PATH: settings.max_body_bytes})
-    for module in (alerts, commands, events, failures, health, incidents, jobs, nodes):
+    for module in (alerts, approvals, commands, events, failures, health, incidents, jobs, nodes):
         app.include_router(module.router)
     return app

@@ -122,6 +122,9 @@ class Recoveries:
         row = session.get_one(RecoveryRow, recovery_id)
         return row.directive or waiting_directive(row.id, row.incident_id, STATE.validate_python(row.state))
 
+    def state_of(self, row: RecoveryRow) -> Recovery:
+        return STATE.validate_python(row.state)
+
     def unfinished(self) -> list[int]:
         """Recoveries that are not over, oldest first."""
         with self.store.reading() as session:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from recovery.decision import DEFAULT_MODES, OWN_ACTIONS, Action, Mode
+from recovery.decision import CLUSTER_ACTIONS, DEFAULT_MODES, Action, Mode
 from recovery.policy import Budget, Checkpoint, JobFacts, Situation
 from recovery.states import Decide, Ended, Event, Recovery, Started, Stepped
 from rules.diagnosis import Diagnosis
@@ -41,18 +41,18 @@ def frozen(session: Session) -> str | None:
     return f"by {switch.set_by}" + (f": {why}" if why else "")
 
 
-def modes_of(session: Session, job: Job) -> dict[Action, Mode]:
-    """The mode of each kind of action for this job: its own setting, else the cluster's, else the default.
+def modes_of(session: Session, job: Job | None) -> dict[Action, Mode]:
+    """The mode of each kind of action for this job (None: for any): its own setting, else the cluster's, else the default.
 
     A job that an unauthenticated caller registered reaches nothing beyond itself: modes stop at suggest there.
     """
     switch = session.get(Switch, MODES)
     modes = dict(DEFAULT_MODES)
-    for source in (switch.value if switch is not None else {}, job.modes or {}):
+    for source in (switch.value if switch is not None else {}, (job.modes if job is not None else None) or {}):
         modes |= {Action(action): Mode(mode) for action, mode in source.items() if action in ACTIONS and mode in ORDER}
-    if job.local:
+    if job is not None and job.local:
         for action in modes:
-            if action not in OWN_ACTIONS and action is not Action.SHRINK:
+            if action in CLUSTER_ACTIONS:
                 modes[action] = min(modes[action], Mode.SUGGEST, key=ORDER.index)
     return modes
 

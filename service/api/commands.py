@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.access import PrincipalDependency, Right, allow
 from service.api.nodes import NodeName, check_node
 from service.problems import Problem
+from service.situations import frozen
 from service.state import Service, ServiceDependency
 from service.store.recoveries import CommandRow, commands_after
 
@@ -48,7 +49,8 @@ async def list_commands(
     after: Annotated[int, Query(ge=0, le=2**63 - 1)] = 0,
     wait: Annotated[float, Query(ge=0, le=60)] = 0.0,
 ) -> dict[str, Any]:
-    """Commands to `node` with ids above `after` that are still to be carried out; with `wait`, as soon as there is one."""
+    """Commands to `node` with ids above `after` that are still to be carried out; with `wait`, as soon as there is one.
+    None are given out while Pitstop is frozen."""
     check_node(principal, node)
     until = time.monotonic() + wait
     while True:
@@ -62,6 +64,8 @@ async def list_commands(
 
 def _read(service: Service, node: str, after: int) -> list[dict[str, Any]]:
     with service.store.reading() as session:
+        if frozen(session) is not None:
+            return []
         return [command_document(row) for row in commands_after(session, node, after, service.clock())]
 
 

@@ -133,7 +133,15 @@ def register_job(
         if job is None:
             fields = body.model_dump(exclude={"job"})
             job = Job(
-                name=body.job, **fields, created_at=now, updated_at=now, state="registered", generation=0, weight=1.0, modes={}
+                name=body.job,
+                **fields,
+                created_at=now,
+                updated_at=now,
+                state="registered",
+                generation=0,
+                weight=1.0,
+                modes={},
+                local=principal.capped,
             )
             session.add(job)
             publish_event(session, "job.registered", body.job, {"project": body.project}, now)
