@@ -245,7 +245,7 @@ def answer(commands, decision, at):
     return None
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.booleans(), decisions, events), max_size=40))
 def test_no_order_of_events_acts_without_leave_or_twice_under_one_decision(draws):
     (state, commands), limits, decided, acts = step(NEW, Diagnosed(101, "why")), Limits(), 1, 0
