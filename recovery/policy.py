@@ -20,7 +20,7 @@ from recovery.decision import (
 )
 from rules.diagnosis import Diagnosis
 from rules.signal import Role, Trust
-from rules.taxonomy import Category, Remedy, Severity
+from rules.taxonomy import Category, Remedy, Severity, load_taxonomy
 
 __all__ = ["TABLE", "Budget", "Checkpoint", "JobFacts", "Row", "Situation", "decide", "grounds", "witnessed_nodes"]
 
@@ -177,6 +177,9 @@ def _choose(situation: Situation) -> Decision:
     row = TABLE.get((diagnosis.severity, diagnosis.remedy), _UNLISTED)
     wanted = row.ladder[min(situation.spent, len(row.ladder) - 1)]
     why = [f"{diagnosis.reason} is {diagnosis.severity.value} with remedy {diagnosis.remedy.value}: {row.why}"]
+    if _is_lowered_to_none(diagnosis):
+        why.append("in this form nothing automatic helps")
+        wanted = Action.STOP
     raised = _raised(wanted, diagnosis.severity, situation.escalation)
     if raised is not wanted:
         why.append(f"what was done {'before' if situation.escalation == 1 else f'{situation.escalation} times'} did not hold")
@@ -197,6 +200,13 @@ def _choose(situation: Situation) -> Decision:
             wanted = Action.STOP
     delay = row.retry_delay_seconds if situation.spent else 0.0
     return _own(situation, wanted, why, delay)
+
+
+def _is_lowered_to_none(diagnosis: Diagnosis) -> bool:
+    """A rule may say that this form of a reason is beyond its usual remedy (a truncated download has no earlier checkpoint)."""
+    taxonomy = load_taxonomy()
+    usual = taxonomy[diagnosis.reason].severity if diagnosis.reason in taxonomy else diagnosis.severity
+    return diagnosis.severity is Severity.NONE and usual is not Severity.NONE
 
 
 def _raised(action: Action, severity: Severity, escalation: int) -> Action:

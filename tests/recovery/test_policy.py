@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from recovery.decision import OWN_ACTIONS, RELAUNCHES, Action, Audience, DirectiveKind, Mode
 from recovery.policy import TABLE, Budget, Checkpoint, JobFacts, Situation, decide, witnessed_nodes
 from rules.diagnosis import Diagnosis, Evidence
+from rules.pack import load_packs
 from rules.signal import Role, Trust
 from rules.taxonomy import NONE, UNKNOWN, Category, Severity, load_taxonomy
 
@@ -28,6 +29,16 @@ def diagnosis(reason: str, trust: Trust | None = None, node: str | None = "n2") 
 
 def test_every_severity_and_remedy_of_the_taxonomy_has_a_row_and_no_row_is_dead():
     assert set(TABLE) == TAXONOMY.remedies()
+
+
+def test_every_severity_that_a_rule_may_give_instead_has_a_row_too():
+    pairs = {(other.to, TAXONOMY[rule.reason].remedy) for rule in load_packs() if rule.reason for other in rule.severity}
+    assert pairs <= set(TABLE)
+
+
+def test_a_truncated_download_is_not_rolled_back_to_a_checkpoint():
+    lowered = replace(diagnosis("checkpoint_corrupted", Trust.JOB), severity=Severity.NONE)
+    assert decide(Situation(lowered, JOB)).directive is DirectiveKind.STOP
 
 
 @pytest.mark.parametrize("reason", sorted(TAXONOMY.reasons))
