@@ -8,34 +8,50 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
+from anyio import to_thread
 from fastapi import FastAPI
 
+from rules.pack import PACK_FOLDER
 from service.access import bootstrap
-from service.api import alerts, approvals, commands, events, failures, health, incidents, jobs, nodes
+from service.api import alerts, approvals, commands, events, failures, health, incidents, jobs, logs, nodes
+from service.diagnoses import Diagnoses
 from service.eventstream import EventWatch
 from service.gate import Gate
+from service.ingest.intake import Intake
+from service.ingest.matching import MatcherPool
+from service.ingest.writer import ChunkWriter
 from service.metrics import Metrics
 from service.migration import migrate
 from service.problems import install_problems
 from service.recoveries import Recoveries
 from service.settings import Settings
-from service.state import Clock, Service
-from service.store import Store
+from service.state import Service
+from service.store import Clock, Store
 from service.supervisor import Supervisor
 
 __all__ = ["create_app"]
 
 
-def create_app(settings: Settings, clock: Clock = time.time) -> FastAPI:
-    """The application on the database that `settings` name, brought to this version's schema when it starts."""
+def create_app(settings: Settings, clock: Clock = time.time, shared_pool: MatcherPool | None = None) -> FastAPI:
+    """The application on the database that `settings` name, brought to this version's schema when it starts.
+
+    `shared_pool`: matcher processes that outlive the application, instead of its own.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         store = Store(settings.database_url)
         migrate(store)
         bootstrap(store, settings.data_dir, settings.bootstrap_token_file, clock())
-        watch, recoveries = EventWatch(store), Recoveries(store, clock)
-        service = Service(settings, store, watch, Metrics(store), recoveries, Supervisor(recoveries, watch), clock)
+        watch, metrics = EventWatch(store), Metrics(store)
+        pool = shared_pool or MatcherPool(
+            settings.matcher_processes, settings.max_waiting_bytes, settings.rules_dir or PACK_FOLDER
+        )
+        writer = ChunkWriter(store, clock, settings.max_waiting_bytes)
+        intake = Intake(pool, writer, metrics)
+        recoveries = Recoveries(store, clock, Diagnoses(store, pool, metrics, clock).of_incident)
+        service = Service(settings, store, watch, metrics, pool, intake, recoveries, Supervisor(recoveries, watch), clock)
+        service.checks |= {"matcher": pool.check, "writer": writer.check}
         app.state.pitstop = service
         running = [asyncio.create_task(service.watch.run()), asyncio.create_task(service.supervisor.run())]
         try:
@@ -44,11 +60,15 @@ def create_app(settings: Settings, clock: Clock = time.time) -> FastAPI:
             service.watch.close()
             service.supervisor.close()
             await asyncio.gather(*running)
+            if shared_pool is None:
+                await to_thread.run_sync(pool.close)
+            await to_thread.run_sync(writer.close)
             store.close()
 
     app = FastAPI(title="Pitstop", version=version("pitstop"), lifespan=lifespan, docs_url="/docs", redoc_url=None)
     install_problems(app)
-    app.add_middleware(Gate, doors={alerts.PATH: settings.max_body_bytes})
-    for module in (alerts, approvals, commands, events, failures, health, incidents, jobs, nodes):
+    doors = (alerts.PATH, logs.LOGS_PATH, logs.LOKI_PATH, logs.DIAGNOSE_PATH)
+    app.add_middleware(Gate, doors=dict.fromkeys(doors, settings.max_body_bytes))
+    for module in (alerts, approvals, commands, events, failures, health, incidents, jobs, logs, nodes):
         app.include_router(module.router)
     return app

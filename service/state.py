@@ -10,16 +10,15 @@ from typing import Annotated, Any, cast
 from fastapi import Depends, Request
 
 from service.eventstream import EventWatch
+from service.ingest.intake import Intake
+from service.ingest.matching import MatcherPool
 from service.metrics import Metrics
 from service.recoveries import Recoveries
 from service.settings import Settings
-from service.store import Store
+from service.store import Clock, Store
 from service.supervisor import Supervisor
 
-__all__ = ["Clock", "Service", "ServiceDependency", "service_of"]
-
-Clock = Callable[[], float]
-
+__all__ = ["Service", "ServiceDependency", "service_of"]
 
 @dataclass(slots=True)
 class Service:
@@ -29,6 +28,8 @@ class Service:
     store: Store
     watch: EventWatch
     metrics: Metrics
+    pool: MatcherPool
+    intake: Intake
     recoveries: Recoveries
     supervisor: Supervisor
     clock: Clock = time.time

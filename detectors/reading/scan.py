@@ -18,7 +18,7 @@ from rules.pack import Rule, RuleRole
 from rules.signal import Role, Signal
 from rules.taxonomy import UNKNOWN
 
-__all__ = ["scan_inputs", "scan_text"]
+__all__ = ["SourceFindings", "combine", "scan_inputs", "scan_source", "scan_text"]
 
 Clock = Callable[[], float]
 

@@ -1,20 +1,167 @@
-"""What the decoders of foreign protocols give: records of lines, or one error."""
+"""What the decoders of foreign protocols give: lines by stream, or one error."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-__all__ = ["ProtocolError"]
+import cramjam
+import zstandard
+
+__all__ = [
+    "Decoded",
+    "Limits",
+    "LineRecord",
+    "ProtocolError",
+    "StreamKey",
+    "TooLarge",
+    "cut",
+    "decompressed",
+    "int_of",
+    "parse_json",
+    "text_of",
+]
+
+GZIP_WBITS = 31
 
 
 class ProtocolError(ValueError):
     """A body that is not what its door takes; one line that says what is wrong. Nothing of it was stored."""
 
 
+class TooLarge(ProtocolError):
+    """A body over a limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a body may hold, in bytes and levels."""
+    """What a body may hold: bytes after decompression, bytes of one line, levels of nesting."""
 
     decoded_bytes: int
     line_bytes: int
     nesting: int
+
+
+class StreamKey(NamedTuple):
+    """What makes a stream: lines of one key are in one order. `labels` are sorted pairs, kept as they came."""
+
+    job: str | None
+    attempt: int | None
+    node: str | None
+    rank: int | None
+    path: str
+    labels: tuple[tuple[str, str], ...] = ()
+    node_vouched: bool = False
+
+
+class LineRecord(NamedTuple):
+    """One line without its newline. `number` counts from 1 in its file, 0 where nobody counted; `time_ns` since the epoch."""
+
+    number: int
+    time_ns: int
+    text: bytes
+
+
+@dataclass(slots=True)
+class Decoded:
+    """Lines by stream, in the order of the body. `rejected` records could not be taken; `why` says so of the first."""
+
+    streams: dict[StreamKey, list[LineRecord]] = field(default_factory=dict)
+    records: int = 0
+    rejected: int = 0
+    why: str = ""
+
+    def add(self, key: StreamKey, number: int, time_ns: int, text: bytes, limits: Limits) -> None:
+        """One record; one that holds several lines becomes several of the same time."""
+        self.records += 1
+        lines = self.streams.setdefault(key, [])
+        if b"\n" in text:
+            for part in text.removesuffix(b"\n").split(b"\n"):
+                lines.append(LineRecord(number, time_ns, cut(part.removesuffix(b"\r"), limits.line_bytes)))
+        else:
+            lines.append(LineRecord(number, time_ns, cut(text.removesuffix(b"\r"), limits.line_bytes)))
+
+
+def cut(text: bytes, limit: int) -> bytes:
+    """`text`, at most `limit` bytes of it and then a note of how much was cut."""
+    if len(text) <= limit:
+        return text
+    return text[:limit] + b" [pitstop: %d more bytes cut]" % (len(text) - limit)
+
+
+def decompressed(body: bytes, encoding: str, limits: Limits) -> bytes:
+    """`body` without its Content-Encoding (gzip, deflate, zstd, snappy, identity). Raises ProtocolError."""
+    limit = limits.decoded_bytes
+    try:
+        if encoding in ("", "identity"):
+            data = body
+        elif encoding in ("gzip", "deflate"):
+            inflater = zlib.decompressobj(wbits=GZIP_WBITS if encoding == "gzip" else zlib.MAX_WBITS)
+            data = inflater.decompress(body, limit + 1)
+            if not inflater.eof and len(data) <= limit:
+                raise ProtocolError(f"the {encoding} data ends early")
+        elif encoding == "zstd":
+            with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(body) as reader:
+                data = reader.read(limit + 1)
+        elif encoding == "snappy":
+            data = unsnapped(body, limits)
+        else:
+            raise ProtocolError(f"Content-Encoding {encoding[:40]!r} is not taken: use gzip or none")
+    except (zlib.error, zstandard.ZstdError) as error:
+        raise ProtocolError(f"the {encoding} data is damaged: {error}") from None
+    if len(data) > limit:
+        raise TooLarge(f"the body has more than {limit} bytes after decompression: send smaller pieces")
+    return data
+
+
+def unsnapped(body: bytes, limits: Limits) -> bytes:
+    """One raw snappy block, as Loki's and Prometheus' clients send."""
+    size = shift = 0
+    for byte in body[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise ProtocolError("the body is not a snappy block")
+    if size > limits.decoded_bytes:
+        raise TooLarge(f"the body has more than {limits.decoded_bytes} bytes after decompression: send smaller pieces")
+    try:
+        return bytes(cramjam.snappy.decompress_raw(body))
+    except cramjam.DecompressionError:
+        raise ProtocolError("the body is not a snappy block") from None
+
+
+def parse_json(data: bytes, what: str) -> Any:
+    """Raises ProtocolError."""
+    try:
+        return json.loads(data)
+    except UnicodeDecodeError:
+        raise ProtocolError(f"{what}: not UTF-8") from None
+    except RecursionError:
+        raise ProtocolError(f"{what}: the JSON nests too deep") from None
+    except ValueError as error:
+        raise ProtocolError(f"{what}: not JSON: {error}") from None
+
+
+def text_of(value: Mapping[str, Any], name: str, where: str, limit: int = 4096) -> str | None:
+    """An optional string field. Raises ProtocolError where it is something else."""
+    found = value.get(name)
+    if found is None:
+        return None
+    if not isinstance(found, str) or len(found) > limit or "\0" in found:
+        raise ProtocolError(f"{where}: {name} must be a string of at most {limit} characters")
+    return found
+
+
+def int_of(value: Mapping[str, Any], name: str, where: str) -> int | None:
+    """An optional whole number, not negative. Raises ProtocolError where it is something else."""
+    found = value.get(name)
+    if found is None:
+        return None
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < 2**53:
+        raise ProtocolError(f"{where}: {name} must be a whole number from 0")
+    return found

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Engine, Integer, MetaData, create_engine, event, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.orm import DeclarativeBase, Session
 
-__all__ = ["Base", "BigId", "DatabaseError", "Store", "hold_lock", "timestamp"]
+__all__ = ["Base", "BigId", "Clock", "DatabaseError", "Store", "hold_lock", "insert_or_add", "timestamp"]
 
 # 64-bit keys everywhere; SQLite only grows a key by itself when it is called INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
 
 BUSY_TIMEOUT_SECONDS = 30
+
+# Seconds since the epoch.
+Clock = Callable[[], float]
 
 
 class DatabaseError(RuntimeError):
@@ -107,6 +111,24 @@ class Store:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def insert_or_add(
+    session: Session,
+    table: type[Base],
+    rows: Sequence[dict[str, Any]],
+    *,
+    keys: Sequence[str],
+    added: Sequence[str] = (),
+    replaced: Sequence[str] = (),
+) -> None:
+    """Insert `rows`; where a row with the same `keys` exists, add to its `added` columns and overwrite its `replaced` ones."""
+    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    statement = dialect.insert(table)
+    columns = table.__table__.c
+    changes = {name: columns[name] + statement.excluded[name] for name in added}
+    changes |= {name: statement.excluded[name] for name in replaced}
+    session.execute(statement.on_conflict_do_update(index_elements=[columns[name] for name in keys], set_=changes), list(rows))
 
 
 def hold_lock(session: Session, name: str) -> None:

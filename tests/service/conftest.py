@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.app import create_app
+from service.ingest.matching import MatcherPool
 from service.migration import migrate
 from service.settings import Settings, load_settings
 from service.store import Store
@@ -27,10 +28,18 @@ def settings(tmp_path: Path) -> Settings:
     return load_settings(data_dir=tmp_path / "data")
 
 
+@pytest.fixture(scope="session")
+def pool() -> Iterator[MatcherPool]:
+    """One matcher process for all tests: starting it takes longer than most of them."""
+    pool = MatcherPool(1, 128 * 1024 * 1024)
+    yield pool
+    pool.close()
+
+
 @pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
+def client(settings: Settings, pool: MatcherPool) -> Iterator[TestClient]:
     """A caller on this machine without a token."""
-    with TestClient(create_app(settings), base_url="http://localhost", client=("127.0.0.1", 50000)) as client:
+    with TestClient(create_app(settings, shared_pool=pool), base_url="http://localhost", client=("127.0.0.1", 50000)) as client:
         yield client
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from service.access import Role, TokenError, authenticate, bootstrap, create_token, revoke_token, rotate_token
 from service.app import create_app
+from service.ingest.matching import MatcherPool
 from service.settings import Settings
 from service.store import Store
 from service.store.access import AuditEntry, Token
@@ -128,12 +129,12 @@ def test_a_wrong_token_is_refused_even_from_this_machine(client: TestClient, val
 
 
 def test_without_a_token_another_machine_a_proxy_and_a_foreign_host_name_are_refused(
-    client: TestClient, settings: Settings
+    client: TestClient, settings: Settings, pool: MatcherPool
 ) -> None:
     assert client.get("/api/v1/jobs").status_code == 200
     assert client.get("/api/v1/jobs", headers={"X-Forwarded-For": "10.0.0.7"}).status_code == 401
     assert client.get("/api/v1/jobs", headers={"Host": "rebound.example:8787"}).status_code == 403
-    with TestClient(create_app(settings), base_url="http://localhost", client=("10.0.0.7", 50000)) as remote:
+    with TestClient(create_app(settings, shared_pool=pool), base_url="http://localhost", client=("10.0.0.7", 50000)) as remote:
         assert remote.get("/api/v1/jobs").status_code == 401
         assert remote.get("/healthz").status_code == 200
 

@@ -1,0 +1,201 @@
+"""Diagnoses: of a failed attempt from its kept lines and exit statuses, and of a text that somebody sends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import select
+
+from detectors.reading.scan import combine, scan_source, scan_text
+from detectors.reading.sources import Source
+from rules.diagnosis import Diagnosis, Evidence
+from rules.findings import Findings
+from rules.pack import Mark, Rule
+from rules.ranking import rank
+from rules.signal import Line, Role, Signal, SignalKind, Trust
+from rules.taxonomy import NONE, UNKNOWN, load_taxonomy
+from service.chunks import decode_chunk
+from service.ingest.matching import MatcherDied, MatcherPool, Tools
+from service.keptlines import streams_of
+from service.metrics import Metrics
+from service.store import Clock, Store
+from service.store.incidents import Failure
+from service.store.logs import Chunk
+
+__all__ = ["Diagnoses", "diagnose_text"]
+
+# Of each attempt, the newest kept lines up to this much are looked at.
+MAX_BYTES = 256 * 1024 * 1024
+EXIT_PATH = "exit status"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamContent:
+    """Kept lines of one stream, with what is known of them beside their text."""
+
+    path: str
+    content: bytes
+    numbers: tuple[int, ...]
+    rank: int | None
+    node: str | None
+    trust: Trust
+
+    def true_line(self, line: Line) -> Line:
+        """`line` as counted among the kept ones, with its own number and its stream's rank, node and trust."""
+        known = 0 < line.number <= len(self.numbers)
+        return replace(
+            line,
+            number=self.numbers[line.number - 1] if known else line.number,
+            rank=self.rank if line.rank is None else line.rank,
+            node=self.node if line.node is None else line.node,
+            trust=self.trust,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnoses:
+    """Diagnoses of what is stored. Its methods block: call them from a thread."""
+
+    store: Store
+    pool: MatcherPool
+    metrics: Metrics
+    clock: Clock
+
+    def of_incident(self, incident_id: int) -> Diagnosis:
+        """The diagnosis of the newest failure of an incident. Raises LookupError where it has none, and as `of_attempt` does."""
+        with self.store.reading() as session:
+            failure = session.scalar(
+                select(Failure).where(Failure.incident_id == incident_id).order_by(Failure.id.desc()).limit(1)
+            )
+        if failure is None:
+            raise LookupError(f"incident {incident_id} holds no failure of a job")
+        return self.of_attempt(failure.job, failure.attempt, failure.generation)
+
+    def of_attempt(self, job: str, attempt: int, generation: int | None = None) -> Diagnosis:
+        """What broke `attempt` of `job` (in `generation`, where given): its kept lines and reported exit statuses, ranked.
+
+        Raises Overloaded or MatcherDied where no matcher process could do it now.
+        """
+        with self.metrics.diagnosis.labels("attempt").time():
+            contents, reports = read_attempt(self.store, job, attempt, generation)
+            size = sum(len(content.content) for content in contents)
+            try:
+                return self.pool.submit(size, rank_contents, contents, reports, self.clock()).result()
+            except MatcherDied:
+                # It may have died of somebody else's lines.
+                return self.pool.submit(size, rank_contents, contents, reports, self.clock()).result()
+
+
+def read_attempt(
+    store: Store, job: str, attempt: int, generation: int | None
+) -> tuple[tuple[StreamContent, ...], tuple[tuple[dict[str, Any], bool], ...]]:
+    """The attempt's kept lines by stream, and (report, vouched) of each of its failures."""
+    contents: dict[str, StreamContent] = {}
+    left = MAX_BYTES
+    with store.reading() as session:
+        for stream in streams_of(session, job, attempt):
+            parts: list[bytes] = []
+            chunks = session.execute(
+                select(Chunk.data, Chunk.raw_bytes).where(Chunk.stream_id == stream.id).order_by(Chunk.sequence.desc())
+            )
+            for data, raw_bytes in chunks:
+                left -= raw_bytes
+                if left < 0:
+                    break
+                parts.append(data)
+            lines = [line for data in reversed(parts) for line in decode_chunk(data)]
+            path = stream.path if stream.path not in contents else f"{stream.node or stream.id}:{stream.path}"
+            contents[path] = StreamContent(
+                path=path,
+                content=b"".join(line.text + b"\n" for line in lines),
+                numbers=tuple(line.number for line in lines),
+                rank=stream.rank,
+                node=stream.node,
+                trust=Trust(stream.trust),
+            )
+        query = select(Failure).where(Failure.job == job, Failure.attempt == attempt)
+        if generation is not None:
+            query = query.where(Failure.generation == generation)
+        reports = tuple((failure.report, failure.vouched) for failure in session.scalars(query.order_by(Failure.id)))
+    return tuple(contents.values()), reports
+
+
+def rank_contents(
+    tools: Tools, contents: Sequence[StreamContent], reports: Sequence[tuple[dict[str, Any], bool]], now: float
+) -> Diagnosis:
+    """Runs in a matcher process."""
+    rules = tools.matcher.rules
+    named = {content.path: content for content in contents}
+    found = combine(
+        [scan_source(Source(content.path, content.content), tools.matcher, lambda: now) for content in contents], rules
+    )
+
+    def true(line: Line) -> Line:
+        return named[line.path].true_line(line)
+
+    signals = tuple(
+        replace(signal, line=true(signal.line), last=None if signal.last is None else true(signal.last))
+        for signal in found.signals
+    )
+    exits = exit_signals(reports, rules)
+    findings = replace(found, signals=signals + exits, last_lines=tuple(true(line) for line in found.last_lines))
+    diagnosis = rank(findings, rules)
+    if reports and diagnosis.reason == NONE:
+        # A failure was reported, so there was one, whatever the lines say.
+        return unexplained(findings, exits)
+    return diagnosis
+
+
+def exit_signals(reports: Sequence[tuple[dict[str, Any], bool]], rules: Sequence[Rule]) -> tuple[Signal, ...]:
+    """The reported exit statuses as signals: of trust `node` where the node's own agent vouches for them."""
+    rule = next((rule for rule in rules if rule.marks is Mark.EXIT), None)
+    if rule is None:
+        return ()
+    signals: list[Signal] = []
+    for report, vouched in reports:
+        for rank_report in report.get("failed") or ():
+            code = rank_report.get("exit_code")
+            if rank_report.get("signal"):
+                code = -int(rank_report["signal"])
+            if code is None:
+                continue
+            number, node = rank_report.get("rank"), rank_report.get("node")
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            line = Line(
+                text=f"rank {number} ended with {how}" + (f" on {node}" if node else ""),
+                number=len(signals) + 1,
+                path=EXIT_PATH,
+                rank=number,
+                node=node,
+                trust=Trust.NODE if vouched else Trust.JOB,
+            )
+            captures = {"exit_code": str(code), "rank": str(number)} | ({"node": node} if node else {})
+            signals.append(Signal(rule.code, rule.reason or UNKNOWN, Role.CONTEXT, line, SignalKind.EXIT, captures))
+    return tuple(signals)
+
+
+def unexplained(findings: Findings, exits: Sequence[Signal]) -> Diagnosis:
+    evidence = [
+        Evidence(
+            Role.CONTEXT, line.text, line.path, line.number, trust=line.trust, node=line.node, rank=line.rank, time=line.time
+        )
+        for line in (*(signal.line for signal in exits), *findings.last_lines[-5:])
+    ]
+    ends = exits[0].line.text if exits else "the job was reported as failed"
+    return Diagnosis.of(
+        load_taxonomy()[UNKNOWN],
+        f"{ends}, and nothing that was kept says why",
+        confidence=0.2,
+        evidence=tuple(evidence),
+        collect=("the last 200 lines of each rank", "dmesg of the nodes around the time of the failure"),
+        inputs=findings.inputs,
+    )
+
+
+def diagnose_text(tools: Tools, content: bytes) -> Diagnosis:
+    """The diagnosis of one text, after redaction. Runs in a matcher process."""
+    findings = scan_text(tools.redactor.redact(content), tools.matcher, time.time)
+    return rank(findings, tools.matcher.rules).with_inputs(findings.inputs)

@@ -1,0 +1,276 @@
+"""The one writer of kept lines: batches that wait together are committed together, and acknowledged only then."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from sqlalchemy import func, insert, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from service.ingest.matching import Overloaded
+from service.ingest.preparation import Door, Prepared, PreparedStream
+from service.store import Clock, Store
+from service.store.database import hold_lock, insert_or_add
+from service.store.logs import Batch, Chunk, DroppedLines, Origin, Stream
+
+__all__ = ["Acknowledged", "ChunkWriter", "WriteFailed"]
+
+log = logging.getLogger("pitstop.service")
+
+GROUP_BYTES = 16 * 1024 * 1024
+GROUP_BATCHES = 256
+CHUNK_RAW_BYTES = 1024 * 1024
+KNOWN_STREAMS = 100_000
+
+
+class WriteFailed(RuntimeError):
+    """The database did not take it: nothing of the batch is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """What is durable now. `duplicate`: this batch was stored before; the counts are those of then."""
+
+    accepted: int
+    kept: int
+    dropped: int
+    duplicate: bool
+
+
+@dataclass(slots=True)
+class Pending:
+    prepared: Prepared
+    door: Door
+    origin: str
+    batch_id: str | None
+    future: Future[Acknowledged] = field(default_factory=Future)
+
+    @property
+    def size(self) -> int:
+        return sum(len(stream.data) for stream in self.prepared.streams)
+
+
+class ChunkWriter:
+    """A thread that owns the tables of kept lines. On PostgreSQL writers of other replicas take turns with it."""
+
+    def __init__(self, store: Store, clock: Clock, max_waiting_bytes: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        self._streams: dict[str, int] = {}
+        self._max_waiting_bytes = max_waiting_bytes
+        self._lock = threading.Lock()
+        self._closing = False
+        self.waiting_bytes = 0
+        self._thread = threading.Thread(target=self._run, name="chunk-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, prepared: Prepared, door: Door, origin: str, batch_id: str | None) -> Future[Acknowledged]:
+        """Raises Overloaded. The future raises WriteFailed."""
+        pending = Pending(prepared, door, origin, batch_id)
+        with self._lock:
+            if self._closing or (self.waiting_bytes and self.waiting_bytes + pending.size > self._max_waiting_bytes):
+                raise Overloaded("the store is behind: send it again in a moment")
+            self.waiting_bytes += pending.size
+        self._queue.put(pending)
+        return pending.future
+
+    def check(self) -> str:
+        """`ok`, or what is wrong, for /readyz."""
+        return "ok" if self._thread.is_alive() else "the writer of kept lines has ended"
+
+    def close(self) -> None:
+        """Write what is waiting, then end."""
+        with self._lock:
+            self._closing = True
+        self._queue.put(None)
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        ending = False
+        while not ending:
+            first = self._queue.get()
+            if first is None:
+                return
+            group, size = [first], first.size
+            while size < GROUP_BYTES and len(group) < GROUP_BATCHES:
+                try:
+                    more = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+                if more is None:
+                    ending = True
+                    break
+                group.append(more)
+                size += more.size
+            self._commit(group)
+
+    def _commit(self, group: Sequence[Pending]) -> None:
+        try:
+            with self._store.writing() as session:
+                answers = self._write(session, group)
+        except SQLAlchemyError as error:
+            self._streams.clear()
+            if len(group) > 1:
+                # One that cannot be stored must not take the others with it.
+                for pending in group:
+                    self._commit([pending])
+                return
+            log.error("a batch could not be stored: %s", str(error).splitlines()[0])
+            self._finish(group[0], WriteFailed("the batch could not be stored: send it again"))
+            return
+        for pending, answer in zip(group, answers, strict=True):
+            self._finish(pending, answer)
+
+    def _finish(self, pending: Pending, result: Acknowledged | WriteFailed) -> None:
+        with self._lock:
+            self.waiting_bytes -= pending.size
+        if pending.future.set_running_or_notify_cancel():
+            if isinstance(result, WriteFailed):
+                pending.future.set_exception(result)
+            else:
+                pending.future.set_result(result)
+
+    def _write(self, session: Session, group: Sequence[Pending]) -> list[Acknowledged]:
+        now = self._clock()
+        hold_lock(session, "chunks")
+        answers: list[Acknowledged] = []
+        fresh: list[Pending] = []
+        for pending in group:
+            stored = session.get(Batch, pending.batch_id) if pending.batch_id is not None else None
+            if stored is not None:
+                answers.append(Acknowledged(stored.accepted, stored.kept, stored.dropped, True))
+                continue
+            prepared = pending.prepared
+            if pending.batch_id is not None:
+                counts = {"accepted": prepared.accepted, "kept": prepared.kept, "dropped": prepared.dropped}
+                session.add(Batch(id=pending.batch_id, stored_at=now, **counts))
+                session.flush()
+            fresh.append(pending)
+            answers.append(Acknowledged(prepared.accepted, prepared.kept, prepared.dropped, False))
+        ids = self._stream_ids(session, fresh, now)
+        self._write_chunks(session, fresh, ids, now)
+        self._count(session, fresh, ids, now)
+        return answers
+
+    def _stream_ids(self, session: Session, group: Sequence[Pending], now: float) -> dict[str, int]:
+        wanted = {stream.key: (stream, pending.origin) for pending in group for stream in pending.prepared.streams}
+        ids = {key: self._streams[key] for key in wanted if key in self._streams}
+        missing = [key for key in wanted if key not in ids]
+        if missing:
+            ids |= {row.key: row.id for row in session.execute(select(Stream.key, Stream.id).where(Stream.key.in_(missing)))}
+            for key in missing:
+                if key not in ids:
+                    row = new_stream(*wanted[key], now)
+                    session.add(row)
+                    session.flush()
+                    ids[key] = row.id
+            if len(self._streams) > KNOWN_STREAMS:
+                self._streams.clear()
+            self._streams |= {key: ids[key] for key in missing}
+        return ids
+
+    def _write_chunks(self, session: Session, group: Sequence[Pending], ids: dict[str, int], now: float) -> None:
+        chunks: dict[int, list[list[PreparedStream]]] = {}
+        for pending in group:
+            for stream in pending.prepared.streams:
+                if not stream.lines:
+                    continue
+                grown = chunks.setdefault(ids[stream.key], [[]])
+                if grown[-1] and sum(part.raw_bytes for part in grown[-1]) + stream.raw_bytes > CHUNK_RAW_BYTES:
+                    grown.append([])
+                grown[-1].append(stream)
+        if not chunks:
+            return
+        found = session.execute(
+            select(Chunk.stream_id, func.max(Chunk.sequence)).where(Chunk.stream_id.in_(chunks)).group_by(Chunk.stream_id)
+        )
+        last = {row[0]: row[1] for row in found}
+        rows = [
+            {
+                "stream_id": stream_id,
+                "sequence": last.get(stream_id, 0) + position,
+                "lines": sum(part.lines for part in parts),
+                "raw_bytes": sum(part.raw_bytes for part in parts),
+                "first_time": min(part.first_time for part in parts),
+                "last_time": max(part.last_time for part in parts),
+                "stored_at": now,
+                "data": b"".join(part.data for part in parts),
+            }
+            for stream_id, grown in chunks.items()
+            for position, parts in enumerate(grown, 1)
+        ]
+        session.execute(insert(Chunk), rows)
+
+    def _count(self, session: Session, group: Sequence[Pending], ids: dict[str, int], now: float) -> None:
+        dropped: dict[tuple[int, str], int] = {}
+        origins: dict[str, dict[str, object]] = {}
+        for pending in group:
+            prepared = pending.prepared
+            for stream in prepared.streams:
+                for rule, lines in stream.dropped.items():
+                    place = (ids[stream.key], rule)
+                    dropped[place] = dropped.get(place, 0) + lines
+            row = origins.setdefault(
+                pending.origin,
+                {
+                    "name": pending.origin,
+                    "protocol": pending.door.value,
+                    "first_seen": now,
+                    "last_seen": now,
+                    "last_line_time": None,
+                    "lag_seconds": None,
+                    "lines": 0,
+                    "bytes": 0,
+                    "dropped": 0,
+                    "errors": 0,
+                    "report": {},
+                },
+            )
+            add(row, "lines", prepared.accepted)
+            add(row, "bytes", prepared.bytes)
+            add(row, "dropped", prepared.dropped)
+            add(row, "errors", prepared.rejected)
+            if prepared.last_line_time is not None:
+                row["last_line_time"] = prepared.last_line_time
+                row["lag_seconds"] = max(0.0, now - prepared.last_line_time)
+        if dropped:
+            rows = [{"stream_id": place[0], "rule": place[1], "lines": lines} for place, lines in sorted(dropped.items())]
+            insert_or_add(session, DroppedLines, rows, keys=("stream_id", "rule"), added=("lines",))
+        if origins:
+            insert_or_add(
+                session,
+                Origin,
+                [origins[name] for name in sorted(origins)],
+                keys=("name",),
+                added=("lines", "bytes", "dropped", "errors"),
+                replaced=("last_seen", "last_line_time", "lag_seconds", "protocol"),
+            )
+
+
+def add(row: dict[str, object], name: str, value: int) -> None:
+    before = row[name]
+    assert isinstance(before, int)
+    row[name] = before + value
+
+
+def new_stream(stream: PreparedStream, origin: str, now: float) -> Stream:
+    key = stream.stream
+    return Stream(
+        key=stream.key,
+        origin=origin,
+        trust=stream.trust.value,
+        job=key.job,
+        attempt=key.attempt,
+        node=key.node,
+        rank=key.rank,
+        path=key.path,
+        labels=dict(key.labels),
+        created_at=now,
+    )

@@ -1,0 +1,210 @@
+"""Lines in by every door, and back out exactly as stored."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import cramjam
+import pytest
+from fastapi.testclient import TestClient
+
+LOGS = "/api/v1/logs"
+LOKI = "/loki/api/v1/push"
+
+
+def ndjson(*lines: str, **fields: Any) -> bytes:
+    record = {"job": "train", "attempt": 1, "node": "n0", "rank": 0, "path": "/logs/1/rank0.log", "time": 1000.5} | fields
+    return b"".join(
+        json.dumps(record | {"number": number, "line": line}).encode() + b"\n" for number, line in enumerate(lines, 1)
+    )
+
+
+def lines_of(client: TestClient, **query: Any) -> list[str]:
+    return [item["line"] for item in client.get(LOGS, params=query).json()["items"]]
+
+
+def loki(*lines: str, **labels: str) -> dict[str, Any]:
+    values = [[str(1_700_000_000_000_000_000 + number), line] for number, line in enumerate(lines)]
+    return {"streams": [{"stream": {"job_id": "42", "host": "n3", **labels}, "values": values}]}
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number: int, value: bytes | int) -> bytes:
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def push_request(labels: str, *lines: str) -> bytes:
+    entries = b"".join(
+        field(2, field(1, field(1, 1_700_000_000) + field(2, n)) + field(2, line.encode())) for n, line in enumerate(lines)
+    )
+    return bytes(cramjam.snappy.compress_raw(field(1, field(1, labels.encode()) + entries + field(3, 7))))
+
+
+def test_a_batch_comes_back_line_by_line_with_where_it_came_from(client: TestClient) -> None:
+    answer = client.post(LOGS, content=ndjson("first \u20ac", "  second\t", ""), headers={"Pitstop-Batch": "b1"})
+    assert answer.json() == {"accepted": 3, "kept": 3, "dropped": 0, "duplicate": False}
+    page = client.get(LOGS, params={"job": "train", "rank": 0}).json()
+    assert [item["line"] for item in page["items"]] == ["first \u20ac", "  second\t", ""]
+    assert (page["total"], page["next_cursor"]) == (3, None)
+    assert page["items"][1] | {"labels": None} == {
+        "job": "train", "attempt": 1, "node": "n0", "rank": 0, "path": "/logs/1/rank0.log", "number": 2,
+        "time": "1970-01-01T00:16:40.500Z", "line": "  second\t", "trust": "job", "labels": None,
+    }  # fmt: skip
+
+
+def test_a_batch_sent_again_is_stored_once_and_answered_alike(client: TestClient) -> None:
+    for duplicate in (False, True):
+        answer = client.post(LOGS, content=ndjson("one", "two"), headers={"Pitstop-Batch": "b1"})
+        assert answer.json() == {"accepted": 2, "kept": 2, "dropped": 0, "duplicate": duplicate}
+    assert lines_of(client) == ["one", "two"]
+
+
+def test_loki_json_plain_and_gzip_reads_back_with_its_labels(client: TestClient) -> None:
+    assert client.post(LOKI, json=loki("a", "b")).status_code == 204
+    packed = gzip.compress(json.dumps(loki("c")).encode())
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    assert client.post(LOKI, content=packed, headers=headers).status_code == 204
+    items = client.get(LOGS, params={"job": "42", "node": "n3"}).json()["items"]
+    assert [item["line"] for item in items] == ["a", "b", "c"]
+    assert items[0]["labels"] == {"job_id": "42", "host": "n3"}
+    assert items[0]["time"] == "2023-11-14T22:13:20.000Z"
+
+
+def test_loki_protobuf_reads_back(client: TestClient) -> None:
+    body = push_request('{pitstop_job="7", rank="3", filename="/var/log/a \\"b\\".log"}', "x", "y\nz")
+    answer = client.post(LOKI, content=body, headers={"Content-Type": "application/x-protobuf"})
+    assert answer.status_code == 204
+    items = client.get(LOGS, params={"job": "7", "rank": 3}).json()["items"]
+    assert [item["line"] for item in items] == ["x", "y", "z"]
+    assert items[0]["path"] == '/var/log/a "b".log'
+
+
+def test_a_loki_push_sent_again_is_stored_once(client: TestClient) -> None:
+    for _ in range(2):
+        assert client.post(LOKI, json=loki("a", "b")).status_code == 204
+    assert lines_of(client) == ["a", "b"]
+
+
+def test_secrets_are_taken_out_before_storing(client: TestClient) -> None:
+    client.post(LOGS, content=ndjson("export DB_PASSWORD=correcthorse"))
+    assert lines_of(client) == ["export DB_PASSWORD=[redacted:named-secret]"]
+
+
+def test_pages_join_without_a_gap_and_without_a_repeat(client: TestClient) -> None:
+    for batch in range(3):
+        client.post(LOGS, content=ndjson(*(f"{batch}-{number}" for number in range(7)), rank=batch))
+    seen: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = client.get(LOGS, params={"limit": 4} | ({"cursor": cursor} if cursor else {})).json()
+        assert page["total"] == 21
+        seen += [item["line"] for item in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert seen == [f"{batch}-{number}" for batch in range(3) for number in range(7)]
+
+
+def test_lines_are_found_by_text_and_time(client: TestClient) -> None:
+    client.post(LOGS, content=ndjson("apple pie", "plain", time=100.0) + ndjson("apple juice", time=200.0))
+    assert lines_of(client, contains="apple") == ["apple pie", "apple juice"]
+    assert lines_of(client, contains="apple", **{"from": "150"}) == ["apple juice"]
+    assert lines_of(client, to="1970-01-01T00:02:30Z") == ["apple pie", "plain"]
+
+
+@pytest.mark.parametrize(
+    ("door", "body", "headers", "status"),
+    [
+        (LOGS, b"{", {}, 400),
+        (LOGS, b"[1]", {}, 400),
+        (LOGS, ndjson("good") + b'{"line": 3}', {}, 400),
+        (LOGS, ndjson("good", time=1e300), {}, 400),
+        (LOGS, ndjson("good", rank=-1), {}, 400),
+        (LOGS, ndjson("good", job="a" * 300), {}, 400),
+        (LOGS, b"\xff\xfe", {}, 400),
+        (LOGS, b"[" * 100_000, {}, 400),
+        (LOGS, ndjson("good"), {"Pitstop-Batch": "with blank"}, 400),
+        (LOGS, b"not gzip", {"Content-Encoding": "gzip"}, 400),
+        (LOGS, gzip.compress(ndjson("good"))[:-9], {"Content-Encoding": "gzip"}, 400),
+        (LOGS, ndjson("good"), {"Content-Encoding": "br"}, 400),
+        (LOGS, gzip.compress(b" " * 70_000_000), {"Content-Encoding": "gzip"}, 413),
+        (LOKI, b"{}", {"Content-Type": "application/json"}, 400),
+        (LOKI, b'{"streams": [{"stream": {"a": 1}, "values": []}]}', {"Content-Type": "application/json"}, 400),
+        (LOKI, b'{"streams": [{"stream": {}, "values": [["soon", "x"]]}]}', {"Content-Type": "application/json"}, 400),
+        (LOKI, b"garbage", {"Content-Type": "application/x-protobuf"}, 400),
+        (LOKI, b"\xff\xff\xff\xff\x0f", {"Content-Type": "application/x-protobuf"}, 413),
+        (LOKI, bytes(cramjam.snappy.compress_raw(b"\x0a\xff")), {"Content-Type": "application/x-protobuf"}, 400),
+        (LOKI, push_request("no braces", "x"), {"Content-Type": "application/x-protobuf"}, 400),
+        ("/api/v1/diagnose", b"  ", {}, 400),
+    ],
+)
+def test_bad_input_gets_one_clear_error_and_stores_nothing(
+    client: TestClient, door: str, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    answer = client.post(door, content=body, headers=headers)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["detail"] and "\n" not in answer.json()["detail"]
+    assert client.get(LOGS).json()["total"] == 0
+
+
+def test_a_line_over_the_limit_is_cut_and_says_so(client: TestClient) -> None:
+    client.post(LOGS, content=ndjson("x" * 300_000, "after"))
+    first, second = lines_of(client)
+    assert first.endswith("[pitstop: 37856 more bytes cut]") and len(first) < 263_000
+    assert second == "after"
+
+
+def test_a_text_is_diagnosed_and_nothing_is_stored(client: TestClient) -> None:
+    text = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n    x = {}['a']\nKeyError: 'a'\n"
+    answer = client.post("/api/v1/diagnose", content=text)
+    assert answer.status_code == 200
+    document = answer.json()
+    assert document["version"] == 1 and document["category"] == "script"
+    assert any("KeyError" in item["text"] for item in document["evidence"])
+    assert client.get(LOGS).json()["total"] == 0
+
+
+def test_a_failed_attempt_is_diagnosed_from_its_kept_lines_and_exit_statuses(client: TestClient) -> None:
+    from service.incidents import FailureReport, open_or_update_incident
+
+    trace = [
+        "step 7 done",
+        "Traceback (most recent call last):",
+        '  File "t.py", line 3, in f',
+        "    x = 1 / 0",
+        "ZeroDivisionError: division by zero",
+    ]
+    client.post(LOGS, content=ndjson(*trace, rank=1, path="/logs/1/rank1.log"))
+    client.post(LOGS, content=ndjson("step 7 done", rank=0))
+    client.post(LOGS, content=ndjson("RuntimeError: of another attempt", attempt=2, path="/logs/2/rank0.log"))
+    service = client.app.state.pitstop  # type: ignore[attr-defined]
+    report = FailureReport("train", 1, 1, "k", ({"rank": 1, "node": "n0", "exit_code": 1},))
+    with service.store.writing() as session:
+        open_or_update_incident(session, report, service.clock())
+    diagnosis = service.recoveries.diagnose(1)
+    root = next(item for item in diagnosis.evidence if "ZeroDivisionError" in item.text)
+    assert (root.line, root.rank, root.path) == (5, 1, "/logs/1/rank1.log")
+    assert not any("another attempt" in item.text for item in diagnosis.evidence)
+
+
+def test_a_reported_failure_is_never_called_none(client: TestClient) -> None:
+    from service.incidents import FailureReport, open_or_update_incident
+
+    client.post(LOGS, content=ndjson("all is well"))
+    service = client.app.state.pitstop  # type: ignore[attr-defined]
+    with service.store.writing() as session:
+        open_or_update_incident(session, FailureReport("train", 1, 1, "k"), service.clock())
+    diagnosis = service.recoveries.diagnose(1)
+    assert diagnosis.reason == "unknown" and diagnosis.confidence < 0.5
