@@ -11,6 +11,7 @@ from importlib.metadata import version
 from anyio import to_thread
 from fastapi import FastAPI
 
+from rules.artefact import load_matcher
 from rules.pack import PACK_FOLDER
 from service.access import bootstrap
 from service.api import alerts, approvals, commands, events, failures, health, incidents, jobs, logs, nodes
@@ -44,12 +45,14 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         migrate(store)
         bootstrap(store, settings.data_dir, settings.bootstrap_token_file, clock())
         watch, metrics = EventWatch(store), Metrics(store)
-        pool = shared_pool or MatcherPool(
-            settings.matcher_processes, settings.max_waiting_bytes, settings.rules_dir or PACK_FOLDER
-        )
+        folder = settings.rules_dir or PACK_FOLDER
+        # Before the matcher processes start: the first use of new packs compiles them, once, for all.
+        rules = (await to_thread.run_sync(load_matcher, folder)).rules
+        pool = shared_pool or MatcherPool(settings.matcher_processes, settings.max_waiting_bytes, folder)
         writer = ChunkWriter(store, clock, settings.max_waiting_bytes)
         intake = Intake(pool, writer, metrics)
         recoveries = Recoveries(store, clock, Diagnoses(store, pool, metrics, clock).of_incident)
+        recoveries.rule_reasons = {rule.code: rule.reason for rule in rules if rule.reason is not None}
         service = Service(settings, store, watch, metrics, pool, intake, recoveries, Supervisor(recoveries, watch), clock)
         service.checks |= {"matcher": pool.check, "writer": writer.check}
         app.state.pitstop = service

@@ -20,6 +20,7 @@ from service.supervisor import Supervisor
 
 __all__ = ["Service", "ServiceDependency", "service_of"]
 
+
 @dataclass(slots=True)
 class Service:
     """The running service. `checks` answer `ok` or what is wrong; `reports` add documents to /readyz."""
