@@ -10,11 +10,14 @@ from importlib.metadata import version
 
 from anyio import to_thread
 from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
 
 from rules.artefact import load_matcher
 from rules.pack import PACK_FOLDER
 from service.access import bootstrap
 from service.api import alerts, approvals, commands, events, failures, health, incidents, jobs, logs, nodes
+from service.dashboard import pages
+from service.dashboard.rendering import STATIC
 from service.diagnoses import Diagnoses
 from service.eventstream import EventWatch
 from service.gate import Gate
@@ -74,4 +77,6 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     app.add_middleware(Gate, doors=dict.fromkeys(doors, settings.max_body_bytes))
     for module in (alerts, approvals, commands, events, failures, health, incidents, jobs, logs, nodes):
         app.include_router(module.router)
+    app.include_router(pages.router)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app

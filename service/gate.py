@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import anyio
 from starlette.datastructures import Headers
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.access import LOCAL, Principal, authenticate
@@ -21,7 +22,7 @@ __all__ = ["COOKIE", "DOCUMENT_BYTES", "Gate"]
 COOKIE = "pitstop_token"
 # Everything but the doors for lines takes small documents: parsing them must not hold the event loop.
 DOCUMENT_BYTES = 1024 * 1024
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/static/pitstop.css", "/static/live.js"})
 CACHE_SECONDS = 5.0
 CACHED_TOKENS = 4096
 
@@ -58,6 +59,9 @@ class Gate:
                 raise Problem(413, f"the body has more than {limit} bytes: send smaller pieces")
             scope.setdefault("state", {})["principal"] = await self.identify(scope, headers)
         except Problem as problem:
+            if problem.status_code == 401 and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
+                await RedirectResponse("/login", 303)(scope, receive, send)
+                return
             await problem_response(problem.status_code, problem.detail, problem.headers)(scope, receive, send)
             return
         await self.app(scope, limited(receive, limit), send)

@@ -1,0 +1,99 @@
+"""The overview and the page of one incident."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Form, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from sqlalchemy import func, select
+
+from service.access import Right, allow, authenticate
+from service.api.incidents import SHOWN_ALERTS, IncidentId, incident_or_404
+from service.dashboard.rendering import page
+from service.gate import COOKIE
+from service.state import ServiceDependency
+from service.store.incidents import Alert, Incident, timeline
+from service.store.jobs import Node, count_jobs
+from service.store.logs import Origin
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+
+PAGE = 50
+COOKIE_SECONDS = 12 * 3600
+
+
+@router.get("/", dependencies=[Depends(allow(Right.READ))])
+def overview(
+    service: ServiceDependency,
+    severity: Annotated[str | None, Query(max_length=8)] = None,
+    all: bool = False,
+    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+) -> HTMLResponse:
+    """Open incidents by severity, jobs, nodes and sources; then the incidents themselves."""
+    now = service.clock()
+    chosen = select(Incident).where(Incident.merged_into.is_(None))
+    if not all:
+        chosen = chosen.where(Incident.open_key.is_not(None))
+    if severity:
+        chosen = chosen.where(Incident.severity == severity)
+    with service.store.reading() as session:
+        total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
+        incidents = session.scalars(
+            chosen.order_by(Incident.last_seen.desc(), Incident.id.desc()).offset(offset).limit(PAGE)
+        ).all()
+        counted = session.execute(
+            select(Incident.severity, func.count()).where(Incident.open_key.is_not(None)).group_by(Incident.severity)
+        )
+        found = {row[0]: row[1] for row in counted}
+        jobs = count_jobs(session)
+        silent = session.scalar(select(func.count()).select_from(Node).where(Node.lease_until < now)) or 0
+        heard = (session.scalar(select(func.count()).select_from(Node)) or 0) - silent
+        origins = session.scalars(select(Origin).order_by(Origin.last_seen.desc()).limit(PAGE)).all()
+    query: dict[str, Any] = {name: value for name, value in (("severity", severity), ("all", "1" if all else None)) if value}
+    return page(
+        "overview.html",
+        now=now,
+        incidents=incidents,
+        total=total,
+        next_offset=offset + PAGE if offset + PAGE < total else None,
+        severities={name: found.get(name, 0) for name in ("SEV1", "SEV2", "SEV3", "NONE")},
+        jobs=jobs,
+        nodes={"heard": heard, "silent": silent},
+        origins=origins,
+        newest_line=max((origin.last_seen for origin in origins), default=now),
+        chosen={"severity": severity, "all": all, "query": query},
+    )
+
+
+@router.get("/incidents/{incident_id}", dependencies=[Depends(allow(Right.READ))])
+def incident_page(incident_id: IncidentId, service: ServiceDependency) -> HTMLResponse:
+    """Verdict, timeline, evidence."""
+    with service.store.reading() as session:
+        incident = incident_or_404(session, incident_id)
+        entries = timeline(session, incident_id)
+        alerts = session.scalars(
+            select(Alert).where(Alert.incident_id == incident_id).order_by(Alert.id.desc()).limit(SHOWN_ALERTS)
+        ).all()
+    return page("incident.html", incident=incident, entries=entries, alerts=alerts)
+
+
+@router.get("/login")
+def login_page() -> HTMLResponse:
+    """Where a browser brings its token."""
+    return page("login.html", wrong=False)
+
+
+@router.post("/login")
+async def login(request: Request, service: ServiceDependency, token: Annotated[str, Form(max_length=512)]) -> Response:
+    """Keep a valid token in a cookie that no script can read."""
+    principal = await to_thread.run_sync(authenticate, service.store, token.strip(), service.clock())
+    if principal is None:
+        return page("login.html", 403, wrong=True)
+    answer = RedirectResponse("/", 303)
+    secure = request.url.scheme == "https"
+    answer.set_cookie(COOKIE, token.strip(), max_age=COOKIE_SECONDS, httponly=True, samesite="strict", secure=secure)
+    return answer
