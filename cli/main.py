@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "migrate": ("migrate", "bring the service's database to this version's schema"),
     "token": ("token", "make, list, rotate and revoke bearer tokens of the service"),
     "rules": ("rules", "list, show, check and compile what is known; explain a line"),
+    "run": ("run", "launch a training command under care"),
 }
 
 

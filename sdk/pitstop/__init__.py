@@ -1,1 +1,11 @@
-"""Pitstop inside a training process: `import pitstop`."""
+"""Pitstop inside a training process: `import pitstop`. Nothing is imported until a name is asked for."""
+
+__all__ = ["Monitor", "init"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from importlib import import_module
+
+        return getattr(import_module("pitstop.monitor"), name)
+    raise AttributeError("module 'pitstop' has no attribute %r" % name)

@@ -1,0 +1,85 @@
+"""`pitstop run`: launch a training command under care."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from cli.main import UsageError
+from node.agent import Launch
+from node.launch import LaunchError
+from node.launch import launch as launch_job
+from node.ranks import job_interpreter
+from node.service_client import ServiceClient, read_token
+
+__all__ = ["app", "data_directory", "service_clients"]
+
+DEFAULT_SERVICE = "http://127.0.0.1:8787"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def data_directory(option: Path | None) -> Path:
+    """--data-dir, PITSTOP_DATA_DIR, else $XDG_STATE_HOME/pitstop."""
+    if option is not None:
+        return option.absolute()
+    if os.environ.get("PITSTOP_DATA_DIR"):
+        return Path(os.environ["PITSTOP_DATA_DIR"]).absolute()
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pitstop"
+
+
+def service_clients(service: str, token_file: Path | None) -> tuple[str, str | None]:
+    """The checked address and the token. Raises UsageError."""
+    parts = urlsplit(service)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--service {service!r} is no address such as {DEFAULT_SERVICE}")
+    try:
+        return service.rstrip("/"), read_token(token_file)
+    except OSError as problem:
+        raise UsageError(f"the token file cannot be read: {problem}") from None
+
+
+def default_job(command: list[str]) -> str:
+    """A name that is this run's own: of the script, the time and our pid."""
+    word = next((word for word in command if word.endswith(".py")), command[0])
+    return f"{Path(word).stem}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}"
+
+
+@app.command()
+def run(
+    command: Annotated[list[str], typer.Argument(help="the training command, after --", metavar="-- COMMAND...")],
+    job: Annotated[str | None, typer.Option(help="name of the job; starting it again takes its ranks over")] = None,
+    ranks: Annotated[int, typer.Option(min=1, help="processes to start on this node")] = 1,
+    max_restarts: Annotated[int, typer.Option(min=0, help="restarts without a service that decides")] = 3,
+    service: Annotated[str, typer.Option(envvar="PITSTOP_SERVICE", help="address of pitstop serve")] = DEFAULT_SERVICE,
+    token_file: Annotated[Path | None, typer.Option(envvar="PITSTOP_TOKEN_FILE", help="file with the token")] = None,
+    node: Annotated[str | None, typer.Option(help="name of this node")] = None,
+    python: Annotated[str | None, typer.Option(help="the job's interpreter, for the process-group store")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="where the state of jobs is kept")] = None,
+) -> None:
+    """Launch a training command under care. Exit status 0: it ended well; 1: it was given up."""
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"the command {command[0]!r} is not found or cannot be executed")
+    if python is not None and shutil.which(python) is None:
+        raise UsageError(f"--python {python!r} is not found or cannot be executed")
+    address, token = service_clients(service, token_file)
+    request = Launch(
+        job=job or default_job(command),
+        command=tuple(command),
+        ranks=ranks,
+        max_restarts=max_restarts,
+        node=node or socket.gethostname(),
+        python=job_interpreter(python, command, os.environ.get("PATH")),
+    )
+    try:
+        status = launch_job(request, data_directory(data_dir), lambda: ServiceClient(address, token), time.time())
+    except LaunchError as problem:
+        raise UsageError(str(problem)) from None
+    raise SystemExit(status)

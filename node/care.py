@@ -1,0 +1,363 @@
+"""The care of one job, as a pure step function: what an agent does about exits, commands, signals and silence.
+
+`step(care, event, now) -> (care, actions)`; `now` is a monotonic clock in seconds. The rules that matter:
+- Ranks are restarted or stopped by a command of the service. Only when nothing is heard for `PATIENCE_SECONDS` after a failure
+  does the agent act by itself, as a launcher without Pitstop would: a restart while restarts are left, else it gives up.
+- Nothing but a rank's failure, a command or the user's signal ever touches the ranks. A silent service does not.
+- A generation is only ever raised; a command that proposes one not above ours is refused.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from detectors.supervisor import RankExit, first_failure
+
+__all__ = [
+    "Action",
+    "Care",
+    "Command",
+    "CommandArrived",
+    "End",
+    "Event",
+    "Exited",
+    "Heard",
+    "Interrupted",
+    "KillRanks",
+    "Phase",
+    "PostFailure",
+    "Report",
+    "Respawn",
+    "Spawned",
+    "Tick",
+    "step",
+]
+
+PATIENCE_SECONDS = 5.0
+# An answer to a failure report promises a command; a service that then only keeps breathing is waited for this long.
+DECISION_SECONDS = 60.0
+# After the first failure, the others' exits and last lines belong to the same report.
+SETTLE_SECONDS = 0.3
+SETTLE_AT_MOST_SECONDS = 1.0
+TERM_SECONDS = 5.0
+INTERRUPT_SECONDS = 30.0
+
+
+class Phase(StrEnum):
+    """`failed`: a rank failed, what to do is being decided; `restarting` and `stopping`: the ranks are being ended for that."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FAILED = "failed"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command row of the service; `deadline` in seconds since the epoch, None for none."""
+
+    id: int
+    kind: str
+    generation: int
+    args: Mapping[str, Any] = field(default_factory=dict)
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """Where the job stands. Times are of the monotonic clock that `step` is given."""
+
+    phase: Phase
+    ranks: int
+    generation: int = 0
+    restarts: int = 0
+    max_restarts: int = 3
+    running: frozenset[int] = frozenset()
+    exits: tuple[RankExit, ...] = ()
+    done: Mapping[int, str] = field(default_factory=dict)
+    failed_at: float | None = None
+    last_exit_at: float | None = None
+    posted: bool = False
+    accepted_at: float | None = None
+    needs_approval: bool = False
+    heard_at: float | None = None
+    kill_at: float | None = None
+    interrupted: bool = False
+    command: Command | None = None
+    next_generation: int | None = None
+    cause: str = "start"
+    resume: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+    @property
+    def attempt(self) -> int:
+        return self.generation + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A rank of the generation in `exit` ended."""
+
+    exit: RankExit
+
+
+@dataclass(frozen=True, slots=True)
+class CommandArrived:
+    command: Command
+    wall_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The service answered something; `accepted`: it took the failure report; `approval`: a person has to approve the action."""
+
+    accepted: bool = False
+    approval: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The user or the scheduler sent us this signal."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """All ranks of `generation` were started."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    pass
+
+
+Event = Exited | CommandArrived | Heard | Interrupted | Spawned | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class KillRanks:
+    """Send `number` to the process group of every running rank."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Respawn:
+    """Open a store for `generation` and start all ranks under it."""
+
+    generation: int
+    cause: str
+    resume: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PostFailure:
+    exits: tuple[RankExit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of a command: done | failed | refused | expired."""
+
+    command_id: int
+    status: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The job is over. Exit status 0: the command ended well; 1: given up."""
+
+    status: int
+    why: str
+
+
+Action = KillRanks | Respawn | PostFailure | Report | End
+
+
+def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]]:
+    """What follows from `event`. Pure: the same care, event and time always give the same answer."""
+    if care.phase is Phase.ENDED:
+        return care, ()
+    match event:
+        case Exited(exit=item):
+            return on_exit(care, item, now)
+        case CommandArrived(command=command, wall_time=wall_time):
+            return on_command(care, command, wall_time, now)
+        case Heard(accepted=accepted, approval=approval):
+            return replace(
+                care,
+                heard_at=now,
+                accepted_at=now if accepted and care.accepted_at is None else care.accepted_at,
+                needs_approval=approval if accepted else care.needs_approval,
+            ), ()
+        case Interrupted(number=number):
+            return on_interrupt(care, number, now)
+        case Spawned(generation=generation):
+            return on_spawned(care, generation, now)
+        case Tick():
+            return on_tick(care, now)
+
+
+def on_exit(care: Care, item: RankExit, now: float) -> tuple[Care, tuple[Action, ...]]:
+    if item.generation != care.generation or item.rank not in care.running:
+        return care, ()
+    if care.phase in (Phase.RESTARTING, Phase.STOPPING) and not (care.phase is Phase.STOPPING and care.interrupted):
+        item = replace(item, by_us=True)
+    care = replace(care, running=care.running - {item.rank}, exits=(*care.exits, item), last_exit_at=now)
+    return judge_exits(care, now)
+
+
+def judge_exits(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
+    failed = first_failure(care.exits)
+    if care.phase is Phase.RUNNING and failed is not None:
+        return replace(care, phase=Phase.FAILED, failed_at=now, why=f"rank {failed.rank}: {failed.description}"), ()
+    if not care.running:
+        return all_ended(care)
+    return care, ()
+
+
+def all_ended(care: Care) -> tuple[Care, tuple[Action, ...]]:
+    if care.phase is Phase.RUNNING:
+        return end(care, 0, "the command ended well")
+    if care.phase is Phase.STOPPING:
+        well = care.interrupted and all(item.code == 0 for item in care.exits)
+        return end(care, 0 if well else 1, care.why)
+    if care.phase is Phase.RESTARTING:
+        return respawn(care)
+    return care, ()
+
+
+def end(care: Care, status: int, why: str) -> tuple[Care, tuple[Action, ...]]:
+    actions: list[Action] = []
+    done = care.done
+    if care.command is not None:
+        done = {**done, care.command.id: "done"}
+        actions.append(Report(care.command.id, "done", "every process of the job has ended"))
+    actions.append(End(status, why))
+    return replace(care, phase=Phase.ENDED, done=done, command=None, why=why), tuple(actions)
+
+
+def respawn(care: Care) -> tuple[Care, tuple[Action, ...]]:
+    generation = care.next_generation if care.next_generation is not None else care.generation + 1
+    care = replace(
+        care,
+        phase=Phase.STARTING,
+        generation=generation,
+        restarts=care.restarts + 1,
+        running=frozenset(range(care.ranks)),
+        exits=(),
+        failed_at=None,
+        last_exit_at=None,
+        posted=False,
+        accepted_at=None,
+        needs_approval=False,
+        kill_at=None,
+        next_generation=None,
+    )
+    return care, (Respawn(generation, care.cause, care.resume),)
+
+
+def on_spawned(care: Care, generation: int, now: float) -> tuple[Care, tuple[Action, ...]]:
+    if care.phase is not Phase.STARTING or generation != care.generation:
+        return care, ()
+    if care.interrupted:
+        return end_ranks(replace(care, phase=Phase.STOPPING), now, signal.SIGTERM)
+    care = replace(care, phase=Phase.RUNNING, why="")
+    report: tuple[Action, ...] = ()
+    if care.command is not None:
+        report = (Report(care.command.id, "done", f"{care.ranks} ranks started under generation {generation}"),)
+        care = replace(care, command=None, done={**care.done, care.command.id: "done"})
+    # Ranks may have ended before all of them were started.
+    care, actions = judge_exits(care, now)
+    return care, report + actions
+
+
+def on_command(care: Care, command: Command, wall_time: float, now: float) -> tuple[Care, tuple[Action, ...]]:
+    care = replace(care, heard_at=now)
+    if command.id in care.done or (care.command is not None and care.command.id == command.id):
+        return care, ()
+
+    def answered(status: str, detail: str) -> tuple[Care, tuple[Action, ...]]:
+        return replace(care, done={**care.done, command.id: status}), (Report(command.id, status, detail),)
+
+    if command.deadline is not None and wall_time > command.deadline:
+        return answered("expired", "the deadline passed before the command arrived")
+    if care.command is not None or care.phase in (Phase.STARTING, Phase.RESTARTING, Phase.STOPPING):
+        return answered("refused", f"the agent is {care.phase.value} already, generation {care.generation}")
+    if command.kind == "restart_ranks":
+        if command.generation <= care.generation:
+            return answered("refused", f"generation {command.generation} is not above the present one, {care.generation}")
+        care = replace(
+            care,
+            phase=Phase.RESTARTING,
+            command=command,
+            next_generation=command.generation,
+            cause="restart",
+            resume=dict(command.args.get("resume") or {}),
+        )
+        return end_ranks(care, now, signal.SIGKILL)
+    if command.kind == "stop_ranks":
+        if command.generation < care.generation:
+            return answered("refused", f"generation {command.generation} is over; the present one is {care.generation}")
+        why = str(command.args.get("why") or "the service said stop")
+        return end_ranks(replace(care, phase=Phase.STOPPING, command=command, why=why), now, signal.SIGTERM)
+    return answered("refused", f"this agent does not do {command.kind}")
+
+
+def end_ranks(care: Care, now: float, number: int) -> tuple[Care, tuple[Action, ...]]:
+    if not care.running:
+        return all_ended(care)
+    kill_at = now + TERM_SECONDS if number != signal.SIGKILL else now + SETTLE_AT_MOST_SECONDS
+    return replace(care, kill_at=kill_at), (KillRanks(number),)
+
+
+def on_interrupt(care: Care, number: int, now: float) -> tuple[Care, tuple[Action, ...]]:
+    name = signal.Signals(number).name
+    if care.interrupted:
+        return replace(care, kill_at=now + SETTLE_AT_MOST_SECONDS), (KillRanks(signal.SIGKILL),)
+    care = replace(care, interrupted=True, why=f"{name} was passed on to the ranks")
+    if care.phase is Phase.STARTING:
+        return care, ()
+    care = replace(care, phase=Phase.STOPPING, kill_at=now + INTERRUPT_SECONDS)
+    if not care.running:
+        return all_ended(care)
+    return care, (KillRanks(number),)
+
+
+def on_tick(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
+    if care.kill_at is not None and now >= care.kill_at and care.running:
+        return replace(care, kill_at=now + SETTLE_AT_MOST_SECONDS), (KillRanks(signal.SIGKILL),)
+    if care.phase is not Phase.FAILED or care.failed_at is None:
+        return care, ()
+    if not care.posted:
+        settled = not care.running or now - (care.last_exit_at or care.failed_at) >= SETTLE_SECONDS
+        if settled or now - care.failed_at >= SETTLE_AT_MOST_SECONDS:
+            return replace(care, posted=True), (PostFailure(tuple(item for item in care.exits if item.failed)),)
+        return care, ()
+    if care.accepted_at is None:
+        alone = now - care.failed_at >= PATIENCE_SECONDS
+    else:
+        silent = now - max(care.accepted_at, care.heard_at or 0.0) >= PATIENCE_SECONDS
+        alone = silent or (not care.needs_approval and now - care.accepted_at >= DECISION_SECONDS)
+    return act_alone(care, now) if alone else (care, ())
+
+
+def act_alone(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
+    """What a launcher without Pitstop does."""
+    first = first_failure(care.exits)
+    cause = f"rank {first.rank} failed ({first.description})" if first else care.why
+    if care.restarts < care.max_restarts:
+        care = replace(care, phase=Phase.RESTARTING, cause="self", next_generation=care.generation + 1, resume={}, why=cause)
+        return end_ranks(care, now, signal.SIGKILL)
+    care = replace(care, phase=Phase.STOPPING, why=f"{cause}, and no restart is left of {care.max_restarts}")
+    return end_ranks(care, now, signal.SIGTERM)

@@ -1,0 +1,171 @@
+"""What the agent keeps on disk about a job, so that one that starts after it finds the ranks and takes them over."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from detectors.processes import ProcessId
+from detectors.supervisor import RankExit
+from node.care import Care, Command, Phase
+
+__all__ = ["JobBusyError", "JobFolder", "JobState", "RankProcess", "write_atomically"]
+
+VERSION = 1
+
+
+class JobBusyError(Exception):
+    """Another agent has this job."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """One rank of one generation: its process and the files that belong to it."""
+
+    rank: int
+    generation: int
+    process: ProcessId
+    log: str
+    monitor: str
+    error_file: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """`after`: the id of the last command row that was read. `boot_id`: the processes are those of this boot."""
+
+    job: str
+    command: tuple[str, ...]
+    boot_id: str
+    started_at: float
+    care: Care
+    processes: tuple[RankProcess, ...] = ()
+    keeper: ProcessId | None = None
+    store: ProcessId | None = None
+    store_host: str = ""
+    store_port: int = 0
+    after: int = 0
+    exit_status: int | None = None
+
+
+def write_atomically(path: Path, text: str, durable: bool = True) -> None:
+    """Replace `path` whole; `durable`: on disk before this returns. Raises OSError; the old content then stands."""
+    unfinished = path.with_name(path.name + ".new")
+    with unfinished.open("w", encoding="utf-8") as target:
+        target.write(text)
+        target.flush()
+        if durable:
+            os.fsync(target.fileno())
+    unfinished.replace(path)
+    if durable:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@dataclass(slots=True)
+class JobFolder:
+    """The state directory of one job on one node; held by one agent at a time."""
+
+    path: Path
+    _lock: int | None = field(default=None)
+
+    @classmethod
+    def of(cls, data_directory: Path, job: str) -> JobFolder:
+        """The folder of `job`; a name that is no safe file name is spelt with its other characters in hexadecimal."""
+        safe = re.sub(r"[^A-Za-z0-9._-]", lambda found: "%" + found[0].encode().hex(), job)
+        return cls(data_directory / "run" / ("%2e" + safe[1:] if safe.startswith(".") else safe))
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def spool(self) -> Path:
+        return self.path / "spool"
+
+    def hold(self) -> None:
+        """Make the folder ours. Raises JobBusyError while another agent lives, OSError where it cannot be made."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (self.logs, self.spool):
+            folder.mkdir(exist_ok=True, mode=0o700)
+        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise JobBusyError from None
+        self._lock = lock
+
+    def release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def save(self, state: JobState) -> None:
+        write_atomically(self.path / "state.json", json.dumps(encode_state(state), indent=1))
+
+    def load(self) -> JobState | None:
+        """None where the job never ran here. Raises ValueError where the file is of another version or damaged."""
+        try:
+            text = (self.path / "state.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        try:
+            return decode_state(json.loads(text))
+        except (KeyError, TypeError) as problem:
+            raise ValueError(f"{self.path / 'state.json'} is not a job's state: {problem!r}") from None
+
+
+def encode_state(state: JobState) -> dict[str, Any]:
+    document = asdict(state)
+    document["version"] = VERSION
+    care = document["care"]
+    care["running"] = sorted(care["running"])
+    # Times of a monotonic clock mean nothing to the next agent, which starts its own patience.
+    for name in ("failed_at", "last_exit_at", "heard_at", "accepted_at", "kill_at"):
+        care.pop(name)
+    return document
+
+
+def decode_state(document: Mapping[str, Any]) -> JobState:
+    if document.get("version") != VERSION:
+        raise ValueError(f"state of version {document.get('version')}; this agent knows {VERSION}")
+    care = dict(document["care"])
+    command = care.pop("command")
+    care["phase"] = Phase(care["phase"])
+    care["running"] = frozenset(care["running"])
+    care["exits"] = tuple(RankExit(**item) for item in care["exits"])
+    care["done"] = {int(key): value for key, value in care["done"].items()}
+    care["command"] = None if command is None else Command(**command)
+
+    def process(value: Mapping[str, int] | None) -> ProcessId | None:
+        return None if value is None else ProcessId(**value)
+
+    ranks = []
+    for item in document["processes"]:
+        identity = process(item["process"])
+        assert identity is not None
+        ranks.append(RankProcess(**{**item, "process": identity}))
+    return JobState(
+        job=document["job"],
+        command=tuple(document["command"]),
+        boot_id=document["boot_id"],
+        started_at=document["started_at"],
+        care=Care(**care),
+        processes=tuple(ranks),
+        keeper=process(document["keeper"]),
+        store=process(document["store"]),
+        store_host=document["store_host"],
+        store_port=document["store_port"],
+        after=document["after"],
+        exit_status=document["exit_status"],
+    )

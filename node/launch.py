@@ -1,0 +1,139 @@
+"""From what `pitstop run` was asked for to an agent at work: a fresh start, or the take-over of ranks whose agent died."""
+
+from __future__ import annotations
+
+import getpass
+import signal
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+
+from node.agent import Agent, Launch, pass_signals_to
+from node.care import Care, Phase
+from node.job_state import JobBusyError, JobFolder, JobState
+from node.keeper_client import KeeperError
+from node.link import Identity, ServiceLink
+from node.log_shipping import Echo, LogShipping, log_files
+from node.reports import registration_document
+from node.service_client import ServiceClient
+from node.spool import Spool
+from node.tail import Position
+from pitstop import layout
+
+__all__ = ["LaunchError", "Start", "boot_id", "identity_of", "launch", "plan_start"]
+
+
+class LaunchError(Exception):
+    """Nothing was started; the message says what to do."""
+
+
+class Start(StrEnum):
+    FRESH = "fresh"
+    TAKEOVER = "takeover"
+
+
+def boot_id() -> str:
+    return layout.read_boot_id().hex()
+
+
+def plan_start(previous: JobState | None, launch: Launch, boot: str, now: float) -> tuple[Start, JobState]:
+    """Whether the ranks of an earlier agent are to be taken over, and the state to begin with.
+
+    The generation goes on from where the job's last one stood, whatever became of it. Raises LaunchError where a job of this name
+    runs another command.
+    """
+    if previous is None:
+        running = frozenset(range(launch.ranks))
+        care = Care(Phase.STARTING, launch.ranks, max_restarts=launch.max_restarts, running=running)
+        return Start.FRESH, JobState(launch.job, launch.command, boot, now, care)
+    if previous.boot_id == boot and previous.care.phase is not Phase.ENDED:
+        if previous.command != launch.command or previous.care.ranks != launch.ranks:
+            raise LaunchError(
+                f"job {launch.job} was left running as {previous.care.ranks} ranks of {' '.join(previous.command)!r}; "
+                "start it with the same command to take it over, or choose another --job"
+            )
+        return Start.TAKEOVER, replace(previous, care=replace(previous.care, max_restarts=launch.max_restarts))
+    generation = previous.care.generation + 1
+    care = Care(
+        Phase.STARTING,
+        launch.ranks,
+        generation=generation,
+        max_restarts=launch.max_restarts,
+        running=frozenset(range(launch.ranks)),
+        done=previous.care.done,
+    )
+    return Start.FRESH, JobState(launch.job, launch.command, boot, now, care, after=previous.after)
+
+
+def identity_of(node: str) -> Identity:
+    from importlib.metadata import version
+
+    versions = {"pitstop": version("pitstop"), "python": sys.version.split()[0]}
+    return Identity(node, uuid.uuid4().hex, boot_id(), versions)
+
+
+def say(text: str) -> None:
+    print(f"pitstop: {text}", file=sys.stderr, flush=True)
+
+
+def launch(request: Launch, data_directory: Path, new_client: Callable[[], ServiceClient] | None, now: float) -> int:
+    """Run the job to its end; 0 when its command ended well, 1 when it was given up. `new_client` None: no service.
+
+    Raises LaunchError where nothing was started.
+    """
+    folder = JobFolder.of(data_directory, request.job)
+    try:
+        folder.hold()
+    except JobBusyError:
+        raise LaunchError(f"job {request.job} is cared for by another pitstop run already; choose another --job") from None
+    except OSError as problem:
+        raise LaunchError(f"the data directory cannot be used: {problem}; choose another with --data-dir") from None
+    try:
+        return launch_in(folder, request, new_client, now)
+    finally:
+        folder.release()
+
+
+def launch_in(folder: JobFolder, request: Launch, new_client: Callable[[], ServiceClient] | None, now: float) -> int:
+    try:
+        kind, state = plan_start(folder.load(), request, boot_id(), now)
+        spool = Spool(folder.spool)
+    except (OSError, ValueError) as problem:
+        raise LaunchError(f"{problem}; move {folder.path} away to start this job anew") from None
+    shipping = LogShipping(spool, request.job, request.node, folder.logs)
+    agent = Agent(request, folder, state, shipping, say)
+    if new_client is not None:
+        registration = registration_document(
+            request.job, request.command, request.ranks, request.node, request.max_restarts, getpass.getuser()
+        )
+        agent.link = ServiceLink(
+            new_client,
+            identity_of(request.node),
+            request.job,
+            registration,
+            spool,
+            agent.put,
+            say,
+            lambda: agent.heartbeat,
+            state.after,
+        )
+        agent.link.start()
+    # Lines of earlier starts were shown by the agents of their time.
+    shown = {path: Position(path.stat().st_size) for path, _, _ in log_files(folder.logs)}
+    if kind is Start.TAKEOVER:
+        current = {Path(item.log) for item in state.processes}
+        shown |= {path: spool.positions.get(str(path), Position()) for path in current}
+    echo = Echo(shown.items(), folder.logs)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    pass_signals_to(agent)
+    try:
+        return agent.run(taken_over=kind is Start.TAKEOVER)
+    except KeeperError as problem:
+        raise LaunchError(str(problem)) from None
+    finally:
+        echo.finish(2.0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

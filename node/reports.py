@@ -1,0 +1,122 @@
+"""The documents that an agent sends about a job: registration, attempts, heartbeats, failures, the end. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from detectors.supervisor import RankExit, first_failure
+from node.care import Care
+from node.job_state import JobState
+from node.monitors import RankReading
+
+__all__ = ["attempt_document", "end_document", "failure_document", "heartbeat_document", "registration_document"]
+
+# A rank that says nothing new for this long is told as silent; a word, not a judgement.
+SILENT_SECONDS = 10.0
+
+
+def registration_document(
+    job: str, command: tuple[str, ...], ranks: int, node: str, max_restarts: int, owner: str
+) -> dict[str, Any]:
+    return {
+        "job": job,
+        "owner": owner,
+        "contact": "",
+        "project": "",
+        "command": list(command),
+        "ranks": ranks,
+        "nodes": [node],
+        "min_ranks": ranks,
+        "max_restarts": max_restarts,
+    }
+
+
+def attempt_document(node: str, state: JobState, cause: str, directive: str | None) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "attempt": state.care.attempt,
+        "generation": state.care.generation,
+        "cause": cause,
+        "ranks": [
+            {"rank": item.rank, "local_rank": item.rank, "node": node, "pid": item.process.pid} for item in state.processes
+        ],
+        "store": {"host": state.store_host, "port": state.store_port},
+        "started_at": time.time(),
+    }
+    return document if directive is None else {**document, "directive_id": directive}
+
+
+def rank_states(care: Care, readings: Mapping[int, RankReading], now: float) -> list[dict[str, Any]]:
+    ranks = []
+    for rank in range(care.ranks):
+        reading = readings.get(rank)
+        progress = reading.progress if reading is not None else None
+        age = 0.0 if progress is None else max(0.0, now - progress.since_ns / 1e9)
+        state = "running"
+        if rank not in care.running:
+            state = "exited"
+        elif progress is not None and age > SILENT_SECONDS:
+            state = "silent"
+        entry: dict[str, Any] = {
+            "rank": rank,
+            "step": reading.step if reading else None,
+            "state": state,
+            "age_seconds": round(age, 3),
+        }
+        if progress is not None and progress.completed:
+            entry["step_seconds"] = round(progress.last_step_ns / 1e9, 6)
+            entry["section"] = progress.section.name.lower()
+        loss = reading.metrics.get("loss") if reading is not None else None
+        # JSON has no NaN: a loss that is not a number is left out, and the monitor's own judgement tells of it.
+        if loss is not None and abs(loss[1]) < float("inf"):
+            entry["loss"] = loss[1]
+        ranks.append(entry)
+    return ranks
+
+
+def heartbeat_document(node: str, care: Care, readings: Mapping[int, RankReading], now: float) -> dict[str, Any]:
+    """`now` is CLOCK_MONOTONIC in seconds, the clock of the monitor files."""
+    return {
+        "attempt": care.attempt,
+        "generation": care.generation,
+        "node": node,
+        "ranks": rank_states(care, readings, now),
+        "time": time.time(),
+    }
+
+
+def end_document(node: str, care: Care, readings: Mapping[int, RankReading], status: int, now: float) -> dict[str, Any]:
+    return {**heartbeat_document(node, care, readings, now), "ended": True, "exit_status": status, "why": care.why}
+
+
+def failure_document(
+    job: str, node: str, care: Care, exits: Iterable[RankExit], readings: Mapping[int, RankReading]
+) -> dict[str, Any]:
+    """CONTRACT.md's failure report, the first observed failure first; the same failure always has the same key."""
+    failed = list(exits)
+    first = first_failure(failed)
+    failed.sort(key=lambda item: (item is not first, item.time))
+    steps = [reading.step for reading in readings.values() if reading.step is not None]
+    steps += [item.step for item in failed if item.step is not None]
+    checkpoints = [reading.progress.checkpointed for reading in readings.values() if reading.progress is not None]
+    last_checkpoint = max(checkpoints, default=-1)
+    return {
+        "attempt": care.attempt,
+        "generation": care.generation,
+        "idempotency_key": f"{job}:{care.generation}",
+        "failed": [
+            {
+                "rank": item.rank,
+                "node": node,
+                "exit_code": item.code,
+                "signal": item.signal,
+                "error": item.error,
+                "step": item.step,
+                "time": item.time,
+            }
+            for item in failed
+        ],
+        "last_step": max(steps, default=None),
+        "last_checkpoint": None if last_checkpoint < 0 else last_checkpoint,
+    }

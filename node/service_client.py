@@ -1,0 +1,101 @@
+"""The agent's HTTP client: the paths of the service that an agent uses, each call bounded in time."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+
+__all__ = ["Refused", "ServiceClient", "ServiceUnavailable", "read_token"]
+
+# httpx2 tells of every request at INFO; a launcher's terminal belongs to the ranks.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
+
+
+class ServiceUnavailable(Exception):
+    """No answer, or an answer that asks to come again (5xx, 429)."""
+
+
+@dataclass(slots=True)
+class Refused(Exception):
+    """The service will not take this, now or later (4xx)."""
+
+    status: int
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.detail}"
+
+
+def read_token(path: Path | None) -> str | None:
+    """The token in `path`, without surrounding space; None for no file named. Raises OSError."""
+    return None if path is None else path.read_text(encoding="utf-8").strip() or None
+
+
+class ServiceClient:
+    """Calls of one thread. Every call raises ServiceUnavailable or Refused, and nothing else."""
+
+    def __init__(self, service: str, token: str | None, timeout_seconds: float = 3.0) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # The service is in the cluster: a proxy of the environment is for other places.
+        self._client = httpx2.Client(base_url=service, headers=headers, timeout=timeout_seconds, trust_env=False)
+        self._timeout_seconds = timeout_seconds
+
+    def close(self) -> None:
+        self._client.close()
+
+    def register_job(self, document: Mapping[str, Any]) -> None:
+        self._post("/api/v1/jobs", document)
+
+    def report_attempt(self, job: str, document: Mapping[str, Any]) -> None:
+        self._post(f"/api/v1/jobs/{quote(job, safe='')}/attempts", document)
+
+    def heartbeat(self, job: str, document: Mapping[str, Any]) -> None:
+        self._post(f"/api/v1/jobs/{quote(job, safe='')}/heartbeat", document)
+
+    def report_failure(self, job: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """The directive document, which an agent reads only to know that somebody decides."""
+        return self._post(f"/api/v1/jobs/{quote(job, safe='')}/failures?wait=0", document)
+
+    def renew_lease(self, node: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        return self._post(f"/api/v1/nodes/{quote(node, safe='')}/lease", document)
+
+    def commands(self, node: str, after: int, wait_seconds: float) -> list[dict[str, Any]]:
+        """Command rows with an id above `after`, waited for at most `wait_seconds`."""
+        path = f"/api/v1/nodes/{quote(node, safe='')}/commands?after={after}&wait={wait_seconds:g}"
+        answer = self._call("GET", path, timeout=self._timeout_seconds + wait_seconds)
+        items = answer.get("items")
+        return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+    def report_result(self, node: str, command: int, document: Mapping[str, Any]) -> None:
+        self._post(f"/api/v1/nodes/{quote(node, safe='')}/commands/{command}/result", document)
+
+    def send_logs(self, batch: str, body: str) -> dict[str, Any]:
+        """Send one NDJSON batch; sending it twice under one id is harmless."""
+        headers = {"Pitstop-Batch": batch, "Content-Type": "application/x-ndjson"}
+        return self._call("POST", "/api/v1/logs", content=body.encode(), headers=headers, timeout=3 * self._timeout_seconds)
+
+    def _post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        return self._call("POST", path, content=json.dumps(document).encode(), headers={"Content-Type": "application/json"})
+
+    def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        try:
+            answer = self._client.request(method, path, **options)
+        except httpx2.HTTPError as problem:
+            raise ServiceUnavailable(f"{type(problem).__name__}: {problem}") from None
+        if answer.status_code >= 500 or answer.status_code == 429:
+            raise ServiceUnavailable(f"status {answer.status_code}")
+        try:
+            document = answer.json() if answer.content else {}
+        except ValueError:
+            document = {}
+        if answer.status_code >= 400:
+            detail = document.get("detail") or document.get("title") if isinstance(document, dict) else None
+            raise Refused(answer.status_code, str(detail or answer.text[:200]))
+        return document if isinstance(document, dict) else {}

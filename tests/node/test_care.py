@@ -1,0 +1,184 @@
+"""The agent's decisions, event by event."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from detectors.supervisor import RankExit
+from node.care import (
+    Care,
+    Command,
+    CommandArrived,
+    End,
+    Exited,
+    Heard,
+    Interrupted,
+    KillRanks,
+    Phase,
+    PostFailure,
+    Report,
+    Respawn,
+    Spawned,
+    Tick,
+    step,
+)
+
+RUNNING = Care(Phase.RUNNING, 2, generation=4, running=frozenset((0, 1)), max_restarts=3)
+KILLED = RankExit(1, 4, None, 9, 100.0)
+
+
+def failed(care: Care = RUNNING, now: float = 10.0) -> Care:
+    """A care whose rank 1 was killed and whose failure was posted."""
+    care, actions = step(care, Exited(KILLED), now)
+    assert care.phase is Phase.FAILED and actions == ()
+    care, actions = step(care, Tick(), now + 0.4)
+    assert actions == (PostFailure((KILLED,)),)
+    return care
+
+
+def restart(number: int = 8, generation: int = 5, **fields: object) -> CommandArrived:
+    return CommandArrived(Command(number, "restart_ranks", generation, **fields), wall_time=1000.0)  # type: ignore[arg-type]
+
+
+def test_a_job_whose_ranks_all_end_well_ends_well() -> None:
+    care, actions = step(RUNNING, Exited(RankExit(0, 4, 0, None, 1.0)), 1.0)
+    assert actions == ()
+    care, actions = step(care, Exited(RankExit(1, 4, 0, None, 1.0)), 1.0)
+    assert actions == (End(0, "the command ended well"),)
+    assert care.phase is Phase.ENDED
+
+
+def test_a_failure_is_posted_once_with_all_that_failed_in_the_same_moment() -> None:
+    care, _ = step(RUNNING, Exited(KILLED), 10.0)
+    peer = RankExit(0, 4, 1, None, 100.1)
+    care, actions = step(care, Exited(peer), 10.05)
+    assert actions == ()
+    care, actions = step(care, Tick(), 10.06)
+    assert actions == (PostFailure((KILLED, peer)),)
+    assert step(care, Tick(), 11.0)[1] == ()
+
+
+def test_a_service_that_answers_is_waited_for() -> None:
+    care, _ = step(failed(), Heard(accepted=True), 10.5)
+    for now in (14.0, 18.0, 22.0, 40.0):
+        care, _ = step(care, Heard(), now)
+        care, actions = step(care, Tick(), now + 0.1)
+        assert actions == () and care.phase is Phase.FAILED
+
+
+@pytest.mark.parametrize("accepted_at", [None, 11.0])
+def test_silence_after_a_failure_makes_the_agent_restart_by_itself(accepted_at: float | None) -> None:
+    care = failed()
+    if accepted_at is not None:
+        care, _ = step(care, Heard(accepted=True), accepted_at)
+    care, actions = step(care, Tick(), 16.1)
+    assert actions == (KillRanks(signal.SIGKILL),)
+    care, actions = step(care, Exited(RankExit(0, 4, None, 9, 101.0)), 16.2)
+    assert actions == (Respawn(5, "self", {}),)
+    assert (care.generation, care.restarts, care.running) == (5, 1, frozenset((0, 1)))
+
+
+def test_an_action_that_a_person_must_approve_is_waited_for_as_long_as_the_service_lives() -> None:
+    care, _ = step(failed(), Heard(accepted=True, approval=True), 10.5)
+    care, _ = step(care, Heard(), 500.0)
+    assert step(care, Tick(), 500.1)[1] == ()
+    assert step(care, Tick(), 505.1)[1] == (KillRanks(signal.SIGKILL),)
+
+
+def test_a_service_that_breathes_but_never_decides_is_not_waited_for_for_ever() -> None:
+    care, _ = step(failed(), Heard(accepted=True), 10.5)
+    care, _ = step(care, Heard(), 70.0)
+    assert step(care, Tick(), 70.6)[1] == (KillRanks(signal.SIGKILL),)
+
+
+def test_a_silent_service_never_touches_healthy_ranks() -> None:
+    care, actions = step(RUNNING, Tick(), 1e6)
+    assert care == RUNNING and actions == ()
+
+
+def test_with_no_restart_left_the_job_is_given_up_with_the_reason() -> None:
+    care = failed(replace(RUNNING, restarts=3))
+    care, actions = step(care, Tick(), 16.0)
+    assert actions == (KillRanks(signal.SIGTERM),)
+    care, actions = step(care, Exited(RankExit(0, 4, None, 15, 102.0)), 16.1)
+    (end,) = actions
+    assert isinstance(end, End) and end.status == 1 and "rank 1 failed (killed by SIGKILL)" in end.why
+
+
+def test_a_restart_command_ends_the_ranks_starts_the_new_generation_and_reports_done() -> None:
+    care, actions = step(failed(), restart(args={"resume": {"step": 40}}), 11.0)
+    assert actions == (KillRanks(signal.SIGKILL),)
+    care, actions = step(care, Exited(RankExit(0, 4, None, 9, 101.0)), 11.1)
+    assert actions == (Respawn(5, "restart", {"step": 40}),)
+    care, actions = step(care, Spawned(5), 11.3)
+    assert care.phase is Phase.RUNNING
+    assert actions == (Report(8, "done", "2 ranks started under generation 5"),)
+    assert step(care, restart(), 12.0)[1] == (), "each id runs once"
+
+
+def test_a_command_of_an_old_generation_is_refused_with_the_present_one() -> None:
+    care, actions = step(failed(), restart(generation=4), 11.0)
+    (report,) = actions
+    assert isinstance(report, Report) and report.status == "refused" and "present one, 4" in report.detail
+    assert care.phase is Phase.FAILED
+
+
+def test_a_command_past_its_deadline_is_not_run() -> None:
+    _, actions = step(failed(), restart(deadline=999.0), 11.0)
+    (report,) = actions
+    assert isinstance(report, Report) and report.status == "expired"
+
+
+def test_a_command_that_comes_after_the_agent_acted_alone_is_refused() -> None:
+    care, _ = step(failed(), Tick(), 16.0)
+    _, actions = step(care, restart(), 16.1)
+    (report,) = actions
+    assert isinstance(report, Report) and report.status == "refused"
+
+
+def test_a_stop_command_ends_the_job_with_the_reason_that_it_gives() -> None:
+    command = CommandArrived(Command(9, "stop_ranks", 4, {"why": "fix line 12"}), 1000.0)
+    care, actions = step(failed(), command, 11.0)
+    assert actions == (KillRanks(signal.SIGTERM),)
+    assert step(care, Tick(), 16.1)[1] == (KillRanks(signal.SIGKILL),), "a rank that ignores SIGTERM"
+    care, actions = step(care, Exited(RankExit(0, 4, None, 15, 101.0)), 11.1)
+    assert [type(action) for action in actions] == [Report, End]
+    assert actions[1] == End(1, "fix line 12")
+
+
+def test_an_unknown_command_is_refused() -> None:
+    _, actions = step(RUNNING, CommandArrived(Command(3, "dance", 9), 0.0), 0.0)
+    assert actions == (Report(3, "refused", "this agent does not do dance"),)
+
+
+def test_ranks_that_end_before_all_were_started_are_not_forgotten() -> None:
+    care = replace(RUNNING, phase=Phase.STARTING)
+    for rank in (0, 1):
+        care, actions = step(care, Exited(RankExit(rank, 4, 0, None, 1.0)), 1.0)
+        assert actions == ()
+    _, actions = step(care, Spawned(4), 1.1)
+    assert actions == (End(0, "the command ended well"),)
+
+
+def test_exits_of_an_old_generation_change_nothing() -> None:
+    assert step(RUNNING, Exited(RankExit(1, 3, None, 9, 1.0)), 1.0) == (RUNNING, ())
+
+
+def test_an_interrupt_is_passed_on_and_the_second_one_kills() -> None:
+    care, actions = step(RUNNING, Interrupted(signal.SIGINT), 1.0)
+    assert actions == (KillRanks(signal.SIGINT),)
+    care, actions = step(care, Interrupted(signal.SIGINT), 2.0)
+    assert actions == (KillRanks(signal.SIGKILL),)
+    care, _ = step(care, Exited(RankExit(0, 4, None, 9, 1.0)), 2.1)
+    care, actions = step(care, Exited(RankExit(1, 4, None, 9, 1.0)), 2.1)
+    assert actions == (End(1, "SIGINT was passed on to the ranks"),)
+
+
+def test_ranks_that_end_well_on_sigterm_make_a_good_end() -> None:
+    care, _ = step(RUNNING, Interrupted(signal.SIGTERM), 1.0)
+    for rank in (0, 1):
+        care, actions = step(care, Exited(RankExit(rank, 4, 0, None, 1.0)), 1.5)
+    assert actions == (End(0, "SIGTERM was passed on to the ranks"),)

@@ -1,0 +1,154 @@
+"""Following files, and keeping what was read until the service has it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.log_shipping import LogShipping
+from node.spool import Spool
+from node.tail import MAX_LINE_BYTES, FileTail, Position
+
+
+def test_only_whole_lines_are_given_until_the_writer_is_gone(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    tail = FileTail(file)
+    assert list(tail.read()) == []
+    file.write_text("one\ntw")
+    assert [(line.number, line.text) for line in tail.read()] == [(1, "one")]
+    assert list(tail.read()) == []
+    with file.open("a") as target:
+        target.write("o")
+    assert [(line.number, line.text) for line in tail.read(final=True)] == [(2, "two")]
+
+
+def test_a_carriage_return_starts_no_line(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(b"10%\r20%\r30%\nnext\r\n")
+    assert [line.text for line in FileTail(file).read()] == ["10%\r20%\r30%", "next\r"]
+
+
+def test_an_endless_line_is_cut_and_not_held_in_memory(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(b"x" * (MAX_LINE_BYTES + 10))
+    tail = FileTail(file)
+    assert sum(len(line.text) for line in tail.read(most_bytes=1)) == MAX_LINE_BYTES
+
+
+def test_a_file_that_became_shorter_is_read_from_its_new_beginning(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("old line\nold line\n")
+    tail = FileTail(file, Position(18, 2))
+    file.write_text("new\n")
+    assert [(line.number, line.text) for line in tail.read()] == [(1, "new")]
+
+
+@given(content=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=5))
+def test_reading_in_pieces_gives_the_lines_of_the_whole_file(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, cuts: list[int]
+) -> None:
+    file = tmp_path_factory.mktemp("tail") / "log"
+    position, texts = Position(), []
+    for end in [*sorted(cuts), len(content)]:
+        file.write_bytes(content[:end])
+        tail = FileTail(file, position)
+        texts += [line.text for line in tail.read()]
+        position = tail.position
+    tail = FileTail(file, position)
+    texts += [line.text for line in tail.read(final=True)]
+    expected = content.split(b"\n")
+    if expected[-1] == b"":
+        expected.pop()
+    assert texts == [line.decode("utf-8", "replace") for line in expected]
+
+
+def ship(tmp_path: Path, spool: Spool) -> LogShipping:
+    return LogShipping(spool, "job", "node", tmp_path / "logs", wall_clock=lambda: 12.5)
+
+
+def spool_in(tmp_path: Path, **options: int) -> Spool:
+    folder = tmp_path / "spool"
+    folder.mkdir(exist_ok=True)
+    return Spool(folder, **options)
+
+
+def write(tmp_path: Path, text: str, generation: int = 0, rank: int = 0) -> Path:
+    file = tmp_path / "logs" / str(generation) / f"rank{rank}.log"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as target:
+        target.write(text)
+    return file
+
+
+def delivered(spool: Spool) -> list[tuple[str, int, str]]:
+    lines = []
+    while (batch := spool.oldest()) is not None:
+        lines += [(item["path"], item["number"], item["line"]) for item in map(json.loads, batch.body.splitlines())]
+        spool.acknowledge(batch)
+    return lines
+
+
+def test_a_batch_carries_the_fields_of_the_contract(tmp_path: Path) -> None:
+    file = write(tmp_path, "hello\n", generation=2, rank=1)
+    spool = spool_in(tmp_path)
+    assert ship(tmp_path, spool).ship() == 1
+    batch = spool.oldest()
+    assert batch is not None
+    assert json.loads(batch.body) == {
+        "job": "job",
+        "attempt": 3,
+        "node": "node",
+        "rank": 1,
+        "path": str(file),
+        "number": 1,
+        "time": 12.5,
+        "line": "hello",
+    }
+
+
+def test_a_new_agent_loses_and_doubles_no_line_wherever_the_old_one_died(tmp_path: Path) -> None:
+    first = write(tmp_path, "a\nb\n")
+    spool = spool_in(tmp_path)
+    ship(tmp_path, spool).ship()
+    write(tmp_path, "c\n")
+    # It dies before anything was acknowledged; the next one sends the old batch under its old id and goes on behind it.
+    again = spool_in(tmp_path)
+    pending, same = spool.oldest(), again.oldest()
+    assert pending is not None and same is not None and same.id == pending.id
+    ship(tmp_path, again).ship()
+    assert delivered(again) == [(str(first), number, text) for number, text in ((1, "a"), (2, "b"), (3, "c"))]
+    write(tmp_path, "d\n")
+    # It dies after everything was acknowledged.
+    last = spool_in(tmp_path)
+    ship(tmp_path, last).ship()
+    assert delivered(last) == [(str(first), 4, "d")]
+
+
+def test_a_full_spool_drops_nothing_the_lines_wait_in_their_file(tmp_path: Path) -> None:
+    file = write(tmp_path, "a\n")
+    spool = spool_in(tmp_path, max_bytes=1)
+    shipping = ship(tmp_path, spool)
+    assert shipping.ship() == 1
+    write(tmp_path, "b\n")
+    assert spool.full and shipping.ship() == 0
+    assert delivered(spool) == [(str(file), 1, "a")]
+    assert shipping.ship() == 1 and delivered(spool) == [(str(file), 2, "b")]
+
+
+def test_lines_stay_unread_when_the_spool_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, "a\n")
+    spool = spool_in(tmp_path)
+    shipping = ship(tmp_path, spool)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("node.spool.write_atomically", full)
+        with pytest.raises(OSError, match="No space"):
+            shipping.ship()
+    assert shipping.ship() == 1 and delivered(spool) == [(str(file), 1, "a")]
