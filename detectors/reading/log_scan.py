@@ -96,6 +96,8 @@ class LogScan:
             return
         if rule.role is RuleRole.ROUTINE and rule.marks is None:
             return
+        if rule.marks in (Mark.LOADING, Mark.PREPARATION):
+            self._steps.not_a_step(number)
         self._steps.settle()
         if hit.clause is not Clause.ANY:
             self._conditions.note(hit, number, self._maker.rank(raw))

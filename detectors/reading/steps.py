@@ -23,10 +23,18 @@ class StepLog:
         self._maker = maker
         self._waiting: deque[tuple[int, int, bytes]] = deque(maxlen=STEPS_BEFORE)
         self._entries: list[Entry] = []
+        self._no_step = 0
 
     def note(self, rule: int, number: int, raw: bytes) -> None:
         """Line `number` tells of a completed step."""
-        self._waiting.append((rule, number, raw))
+        if number != self._no_step:
+            self._waiting.append((rule, number, raw))
+
+    def not_a_step(self, number: int) -> None:
+        """Line `number` looks like a completed step, but another rule says what it is: the bar of a download, of weights read."""
+        self._no_step = number
+        if self._waiting and self._waiting[-1][1] == number:
+            self._waiting.pop()
 
     def settle(self) -> None:
         """A signal follows, or the end: keep the last of each rank among those noted since the last call."""

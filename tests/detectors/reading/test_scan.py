@@ -33,6 +33,7 @@ rules:
 - {code: T-EXIT, role: context, marks: exit, any: ['exitcode  : -?[1-9]'], captures: ['exitcode  : (?P<exit_code>-?\d+)']}
 - {code: T-WHOLE, title: whole, role: root, reason: process_killed_sigkill, any: ['exit code -9'], none: ['Xid']}
 - {code: T-STEP, title: step, role: routine, marks: progress, any: ['step \d+ loss']}
+- {code: T-LOAD, title: load, role: context, marks: loading, any: ['loading .* loss']}
 - {code: T-DULL, title: dull, role: routine, any: ['heartbeat']}
 """
 NOW = 1_796_000_000.0
@@ -108,6 +109,11 @@ def test_of_routine_lines_that_mark_progress_the_last_before_each_signal_and_at_
         ("T-XID", Role.ROOT, 4),
         ("T-STEP", Role.CONTEXT, 7),
     ]
+
+
+def test_the_bar_of_weights_being_read_is_no_completed_step(matcher: Matcher) -> None:
+    signals = scan(matcher, "loading step 1 loss\nloading step 2 loss\nloading step 3 loss\n").signals
+    assert [(item.rule, item.count) for item in signals] == [("T-LOAD", 3)]
 
 
 def test_the_last_completed_step_of_every_rank_before_a_signal_is_kept(matcher: Matcher) -> None:
