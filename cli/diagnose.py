@@ -11,9 +11,8 @@ import typer
 from cli.main import UsageError
 from detectors.reading.scan import scan_inputs
 from detectors.reading.sources import UnreadableInput
+from rules.artefact import load_matcher
 from rules.diagnosis import diagnosis_document
-from rules.matcher import Matcher
-from rules.pack import RuleRole, load_packs
 from rules.ranking import rank
 
 app = typer.Typer(add_completion=False)
@@ -25,13 +24,13 @@ def diagnose(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
 ) -> None:
     """Say what broke, and why, from logs, dumps and records of one failed run."""
-    matcher = Matcher(tuple(rule for rule in load_packs() if rule.role is not RuleRole.ROUTINE))
+    matcher = load_matcher()
     try:
         findings = scan_inputs(paths, matcher, time.time)
     except UnreadableInput as error:
         raise UsageError(str(error)) from None
     diagnosis = rank(findings, matcher.rules).with_inputs(findings.inputs)
     if as_json:
-        print(json.dumps(diagnosis_document(diagnosis), ensure_ascii=False))
+        print(json.dumps(diagnosis_document(diagnosis)))
         return
     print(f"{diagnosis.reason}: {diagnosis.summary}")

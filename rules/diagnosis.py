@@ -57,13 +57,14 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One source that was read: what it turned out to be, its size, and how many lines were kept."""
+    """One source that was read: what it turned out to be, its size, how many lines were kept, and what was amiss with it."""
 
     path: str
     kind: str
     lines: int
     bytes: int
     kept: int
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,14 @@ def diagnosis_document(diagnosis: Diagnosis) -> dict[str, Any]:
         "alternatives": [{"reason": other.reason, "confidence": round(other.confidence, 3)} for other in diagnosis.alternatives],
         "collect": list(diagnosis.collect),
         "inputs": [
-            {"path": source.path, "kind": source.kind, "lines": source.lines, "bytes": source.bytes, "kept": source.kept}
+            {
+                "path": source.path,
+                "kind": source.kind,
+                "lines": source.lines,
+                "bytes": source.bytes,
+                "kept": source.kept,
+                "note": source.note,
+            }
             for source in diagnosis.inputs
         ],
         "why": list(diagnosis.why),

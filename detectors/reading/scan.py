@@ -6,46 +6,76 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from detectors.reading.conditions import Presence
+from detectors.reading.flight_recorder import compare_dumps
+from detectors.reading.kinds import Kind, guess
 from detectors.reading.ledger import Entry
 from detectors.reading.lines import LineMaker
 from detectors.reading.log_scan import LAST_LINES, LogFindings, LogScan
-from detectors.reading.sources import LineReader, Source, find_sources, text_source
+from detectors.reading.nccl_ras import compare_samples
+from detectors.reading.records import MAX_DOCUMENT_BYTES, Document, match_lines, read_document
+from detectors.reading.slurm import job_of_path, of_jobs
+from detectors.reading.sources import LineReader, Source, UnreadableInput, find_sources, text_source
 from detectors.reading.timestamps import Stamps
 from rules.diagnosis import Input
 from rules.findings import Findings, RankSpan
 from rules.matcher import Matcher
 from rules.pack import Rule, RuleRole
-from rules.signal import Role, Signal
+from rules.signal import Role, Signal, SignalKind, Trust
 from rules.taxonomy import UNKNOWN
 
 __all__ = ["SourceFindings", "combine", "scan_inputs", "scan_source", "scan_text"]
 
 Clock = Callable[[], float]
 
+# What the signals of an input of this kind are, where they are not lines.
+SIGNAL_KINDS = {
+    Kind.FLIGHT_RECORDER: SignalKind.MEASUREMENT,
+    Kind.NCCL_RAS: SignalKind.MEASUREMENT,
+    Kind.ALERTS: SignalKind.ALERT,
+    Kind.TORCHELASTIC: SignalKind.EXIT,
+    Kind.SLURM: SignalKind.EXIT,
+}
+NODE_LOGS = (Kind.KERNEL, Kind.JOURNAL)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFindings:
-    """What one source was, and what it gave."""
+    """What one source was and gave; `document` holds what says something only beside others of its kind."""
 
     source: Input
     log: LogFindings
+    document: Document | None = None
 
 
-def scan_source(source: Source, matcher: Matcher, clock: Clock) -> SourceFindings:
-    """Raises UnreadableInput."""
+def scan_source(source: Source, matcher: Matcher, clock: Clock, jobs: frozenset[str] = frozenset()) -> SourceFindings:
+    """What `source` is and gives; `jobs` are the job ids that the inputs are about, where any tells. Raises UnreadableInput."""
     with LineReader(source) as reader:
-        found = LogScan(matcher, LineMaker(source.path, Stamps(clock))).run(reader)
-        kind = "log" if reader.lines else "empty"
-        return SourceFindings(Input(source.path, kind, reader.lines, reader.bytes, found.kept), found)
+        guessed, stamps = guess(reader.head), Stamps(clock)
+        if guessed.kind in (Kind.EMPTY, Kind.BINARY):
+            return SourceFindings(Input(source.path, guessed.kind, 0, len(reader.head), 0, guessed.note), LogFindings())
+        if guessed.document or guessed.kind is Kind.SLURM:
+            data = reader.read_whole(MAX_DOCUMENT_BYTES)
+            document = read_document(data, guessed, source.path, stamps, reader.modified) if data is not None else None
+            if document is not None and data is not None:
+                found = match_lines(of_jobs(document.lines, jobs) if document.kind is Kind.SLURM else document.lines, matcher)
+                lines = data.count(b"\n") + (not data.endswith(b"\n"))
+                read = Input(source.path, document.kind, lines, len(data), found.kept, document.note)
+                return SourceFindings(read, found, document)
+        node_log = guessed.kind in NODE_LOGS
+        maker = LineMaker(source.path, stamps, Trust.NODE if node_log else Trust.JOB, guessed.kind is Kind.JOURNAL)
+        found = LogScan(matcher, maker).run(reader)
+        kind = guessed.kind if node_log else Kind.LOG
+        return SourceFindings(Input(source.path, kind, reader.lines, reader.bytes, found.kept, reader.note), found)
 
 
-def signal_of(entry: Entry, rules: Sequence[Rule]) -> Signal:
+def signal_of(entry: Entry, rules: Sequence[Rule], kind: str) -> Signal:
     rule = rules[entry.rule]
     return Signal(
         rule=rule.code,
         reason=rule.reason or UNKNOWN,
         role=Role.CONTEXT if rule.role is RuleRole.ROUTINE else Role(rule.role.value),
         line=entry.first,
+        kind=SIGNAL_KINDS.get(Kind(kind), SignalKind.LINE),
         captures=entry.captures,
         count=entry.count,
         last=entry.last,
@@ -62,13 +92,13 @@ def combine(parts: Sequence[SourceFindings], rules: Sequence[Rule]) -> Findings:
     for part in parts:
         log = part.log
         kept = [*log.entries, *(entry for entry in log.deferred if present.satisfies(entry.rule, rules[entry.rule]))]
-        signals.extend(signal_of(entry, rules) for entry in sorted(kept, key=lambda entry: entry.first.number))
+        signals.extend(signal_of(entry, rules, part.source.kind) for entry in sorted(kept, key=lambda entry: entry.first.number))
         for rank, span in log.spans.items():
             spans[rank] = joined(spans[rank], span) if rank in spans else span
     return Findings(
         signals=tuple(signals),
         spans=spans,
-        inputs=tuple(part.source for part in parts),
+        inputs=tuple(part.source for part in parts if part.source.path),
         lines=sum(part.source.lines for part in parts),
         last_lines=tuple(line for part in parts for line in part.log.last_lines)[-LAST_LINES * 4 :],
     )
@@ -83,14 +113,35 @@ def joined(one: RankSpan, other: RankSpan) -> RankSpan:
     )
 
 
+def compare(parts: Sequence[SourceFindings], matcher: Matcher) -> list[SourceFindings]:
+    """What documents of one kind tell when they are laid side by side."""
+    documents = [part.document for part in parts if part.document is not None]
+    dumps = compare_dumps([dump for document in documents for dump in document.dumps])
+    samples = compare_samples([sample for document in documents for sample in document.samples])
+    return [
+        SourceFindings(Input("", kind, 0, 0, 0), match_lines(lines, matcher))
+        for kind, lines in ((Kind.FLIGHT_RECORDER, dumps), (Kind.NCCL_RAS, samples))
+        if lines
+    ]
+
+
 def scan_sources(sources: Sequence[Source], matcher: Matcher, clock: Clock) -> Findings:
-    """Raises UnreadableInput where a source cannot be read at all."""
-    return combine([scan_source(source, matcher, clock) for source in sources], matcher.rules)
+    """Raises UnreadableInput where a source cannot be read."""
+    jobs = frozenset(job for source in sources if (job := job_of_path(source.path)) is not None)
+    parts = [scan_source(source, matcher, clock, jobs) for source in sources]
+    return combine([*parts, *compare(parts, matcher)], matcher.rules)
 
 
 def scan_inputs(paths: Sequence[str], matcher: Matcher, clock: Clock) -> Findings:
-    """The findings of what a run left under `paths` (files, directories, `-`). Raises UnreadableInput."""
-    return scan_sources(find_sources(paths), matcher, clock)
+    """The findings of what a run left under `paths` (files, directories, `-`).
+
+    Raises UnreadableInput where a path cannot be read, or where nothing under them can be.
+    """
+    findings = scan_sources(find_sources(paths), matcher, clock)
+    if all(read.kind in (Kind.EMPTY, Kind.BINARY) for read in findings.inputs):
+        told = "; ".join(f"{read.path} is {read.note}" for read in findings.inputs[:3])
+        raise UnreadableInput(f"nothing to diagnose: {told}")
+    return findings
 
 
 def scan_text(content: bytes, matcher: Matcher, clock: Clock) -> Findings:

@@ -220,7 +220,8 @@ class Rejoined:
 class LineReader:
     """The lines of one source in blocks. Iterate once; `lines`, `bytes` and `note` are final after that.
 
-    `head` is the first 64 KiB (decompressed), for telling what the source is before reading it. Raises UnreadableInput
+    `head` is the first 64 KiB (decompressed), for telling what the source is before reading it; `modified` is when a file was
+    last written (seconds since the epoch). Raises UnreadableInput
     where the source cannot be opened or its first byte cannot be read; trouble after that ends the reading with a `note`.
     """
 
@@ -229,9 +230,12 @@ class LineReader:
         self.lines = 0
         self.bytes = 0
         self.note = ""
+        self.modified: float | None = None
         self._block_bytes = block_bytes
         self._raw = source.open()
         try:
+            if source.content is None and source.path != "-":
+                self.modified = os.fstat(self._raw.fileno()).st_mtime
             head = read_up_to(self._raw, HEAD_BYTES)
             self._stream: Readable = Rejoined(head, self._raw)
             self._packed: GzipStream | ZstdStream | None = None
