@@ -45,6 +45,7 @@ SETTLE_SECONDS = 0.3
 SETTLE_AT_MOST_SECONDS = 1.0
 TERM_SECONDS = 5.0
 INTERRUPT_SECONDS = 30.0
+MAX_DELAY_SECONDS = 3600.0
 
 
 class Phase(StrEnum):
@@ -93,6 +94,8 @@ class Care:
     next_generation: int | None = None
     cause: str = "start"
     resume: Mapping[str, Any] = field(default_factory=dict)
+    delay_seconds: float = 0.0
+    respawn_at: float | None = None
     why: str = ""
 
     @property
@@ -222,17 +225,19 @@ def judge_exits(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
     if care.phase is Phase.RUNNING and failed is not None:
         return replace(care, phase=Phase.FAILED, failed_at=now, why=f"rank {failed.rank}: {failed.description}"), ()
     if not care.running:
-        return all_ended(care)
+        return all_ended(care, now)
     return care, ()
 
 
-def all_ended(care: Care) -> tuple[Care, tuple[Action, ...]]:
+def all_ended(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
     if care.phase is Phase.RUNNING:
         return end(care, 0, "the command ended well")
     if care.phase is Phase.STOPPING:
         well = care.interrupted and all(item.code == 0 for item in care.exits)
         return end(care, 0 if well else 1, care.why)
     if care.phase is Phase.RESTARTING:
+        if care.delay_seconds > 0:
+            return replace(care, respawn_at=now + care.delay_seconds), ()
         return respawn(care)
     return care, ()
 
@@ -262,6 +267,8 @@ def respawn(care: Care) -> tuple[Care, tuple[Action, ...]]:
         accepted_at=None,
         needs_approval=False,
         kill_at=None,
+        delay_seconds=0.0,
+        respawn_at=None,
         next_generation=None,
     )
     return care, (Respawn(generation, care.cause, care.resume),)
@@ -303,7 +310,8 @@ def on_command(care: Care, command: Command, wall_time: float, now: float) -> tu
             command=command,
             next_generation=command.generation,
             cause="restart",
-            resume=dict(command.args.get("resume") or {}),
+            resume=known_values(command.args.get("resume")),
+            delay_seconds=delay_of(command.args.get("delay_seconds")),
         )
         return end_ranks(care, now, signal.SIGKILL)
     if command.kind == "stop_ranks":
@@ -314,9 +322,18 @@ def on_command(care: Care, command: Command, wall_time: float, now: float) -> tu
     return answered("refused", f"this agent does not do {command.kind}")
 
 
+def known_values(resume: object) -> Mapping[str, Any]:
+    """What a command says about where to resume, without what it leaves open."""
+    return {key: value for key, value in resume.items() if value} if isinstance(resume, Mapping) else {}
+
+
+def delay_of(value: object) -> float:
+    return min(float(value), MAX_DELAY_SECONDS) if isinstance(value, int | float) else 0.0
+
+
 def end_ranks(care: Care, now: float, number: int) -> tuple[Care, tuple[Action, ...]]:
     if not care.running:
-        return all_ended(care)
+        return all_ended(care, now)
     kill_at = now + TERM_SECONDS if number != signal.SIGKILL else now + SETTLE_AT_MOST_SECONDS
     return replace(care, kill_at=kill_at), (KillRanks(number),)
 
@@ -330,13 +347,15 @@ def on_interrupt(care: Care, number: int, now: float) -> tuple[Care, tuple[Actio
         return care, ()
     care = replace(care, phase=Phase.STOPPING, kill_at=now + INTERRUPT_SECONDS)
     if not care.running:
-        return all_ended(care)
+        return all_ended(care, now)
     return care, (KillRanks(number),)
 
 
 def on_tick(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
     if care.kill_at is not None and now >= care.kill_at and care.running:
         return replace(care, kill_at=now + SETTLE_AT_MOST_SECONDS), (KillRanks(signal.SIGKILL),)
+    if care.respawn_at is not None and now >= care.respawn_at:
+        return respawn(care)
     if care.phase is not Phase.FAILED or care.failed_at is None:
         return care, ()
     if not care.posted:

@@ -131,7 +131,7 @@ def encode_state(state: JobState) -> dict[str, Any]:
     care = document["care"]
     care["running"] = sorted(care["running"])
     # Times of a monotonic clock mean nothing to the next agent, which starts its own patience.
-    for name in ("failed_at", "last_exit_at", "heard_at", "accepted_at", "kill_at"):
+    for name in ("failed_at", "last_exit_at", "heard_at", "accepted_at", "kill_at", "respawn_at"):
         care.pop(name)
     return document
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from node.agent import Agent, Launch, pass_signals_to
 from node.care import Care, Phase
@@ -18,7 +19,7 @@ from node.keeper_client import KeeperError
 from node.link import Identity, ServiceLink
 from node.log_shipping import Echo, LogShipping, log_files
 from node.reports import registration_document
-from node.service_client import ServiceClient
+from node.service_client import Refused, ServiceClient, ServiceUnavailable
 from node.spool import Spool
 from node.tail import Position
 from pitstop import layout
@@ -97,23 +98,42 @@ def launch(request: Launch, data_directory: Path, new_client: Callable[[], Servi
         folder.release()
 
 
+def registration_of(request: Launch) -> dict[str, Any]:
+    return registration_document(
+        request.job, request.command, request.ranks, request.node, request.max_restarts, getpass.getuser()
+    )
+
+
+def above_known_generation(state: JobState, client: ServiceClient, registration: dict[str, Any]) -> JobState:
+    """A job that is new to this data directory may be old to the service, which would refuse its past generations."""
+    try:
+        known = client.register_job(registration)
+    except (ServiceUnavailable, Refused):
+        return state
+    finally:
+        client.close()
+    generation = known.get("generation")
+    if not isinstance(generation, int) or (generation == 0 and known.get("state") == "registered"):
+        return state
+    return replace(state, care=replace(state.care, generation=generation + 1))
+
+
 def launch_in(folder: JobFolder, request: Launch, new_client: Callable[[], ServiceClient] | None, now: float) -> int:
     try:
         kind, state = plan_start(folder.load(), request, boot_id(), now)
         spool = Spool(folder.spool)
     except (OSError, ValueError) as problem:
         raise LaunchError(f"{problem}; move {folder.path} away to start this job anew") from None
+    if state.care.generation == 0 and kind is Start.FRESH and new_client is not None:
+        state = above_known_generation(state, new_client(), registration_of(request))
     shipping = LogShipping(spool, request.job, request.node, folder.logs)
     agent = Agent(request, folder, state, shipping, say)
     if new_client is not None:
-        registration = registration_document(
-            request.job, request.command, request.ranks, request.node, request.max_restarts, getpass.getuser()
-        )
         agent.link = ServiceLink(
             new_client,
             identity_of(request.node),
             request.job,
-            registration,
+            registration_of(request),
             spool,
             agent.put,
             say,

@@ -15,6 +15,7 @@ __all__ = ["attempt_document", "end_document", "failure_document", "heartbeat_do
 
 # A rank that says nothing new for this long is told as silent; a word, not a judgement.
 SILENT_SECONDS = 10.0
+MAX_ERROR_CHARACTERS = 8192
 
 
 def registration_document(
@@ -23,8 +24,6 @@ def registration_document(
     return {
         "job": job,
         "owner": owner,
-        "contact": "",
-        "project": "",
         "command": list(command),
         "ranks": ranks,
         "nodes": [node],
@@ -99,8 +98,6 @@ def failure_document(
     failed.sort(key=lambda item: (item is not first, item.time))
     steps = [reading.step for reading in readings.values() if reading.step is not None]
     steps += [item.step for item in failed if item.step is not None]
-    checkpoints = [reading.progress.checkpointed for reading in readings.values() if reading.progress is not None]
-    last_checkpoint = max(checkpoints, default=-1)
     return {
         "attempt": care.attempt,
         "generation": care.generation,
@@ -111,12 +108,11 @@ def failure_document(
                 "node": node,
                 "exit_code": item.code,
                 "signal": item.signal,
-                "error": item.error,
+                "error": None if item.error is None else item.error[:MAX_ERROR_CHARACTERS],
                 "step": item.step,
                 "time": item.time,
             }
             for item in failed
         ],
         "last_step": max(steps, default=None),
-        "last_checkpoint": None if last_checkpoint < 0 else last_checkpoint,
     }

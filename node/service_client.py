@@ -50,8 +50,9 @@ class ServiceClient:
     def close(self) -> None:
         self._client.close()
 
-    def register_job(self, document: Mapping[str, Any]) -> None:
-        self._post("/api/v1/jobs", document)
+    def register_job(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """The service's document of the job, with the generation that it heard of last."""
+        return self._post("/api/v1/jobs", document)
 
     def report_attempt(self, job: str, document: Mapping[str, Any]) -> None:
         self._post(f"/api/v1/jobs/{quote(job, safe='')}/attempts", document)

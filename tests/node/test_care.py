@@ -182,3 +182,11 @@ def test_ranks_that_end_well_on_sigterm_make_a_good_end() -> None:
     for rank in (0, 1):
         care, actions = step(care, Exited(RankExit(rank, 4, 0, None, 1.0)), 1.5)
     assert actions == (End(0, "SIGTERM was passed on to the ranks"),)
+
+
+def test_a_restart_with_a_delay_waits_before_it_starts_the_ranks() -> None:
+    care, _ = step(failed(), restart(args={"delay_seconds": 3, "resume": {"step": None, "skip_batches": []}}), 11.0)
+    care, actions = step(care, Exited(RankExit(0, 4, None, 9, 101.0)), 11.1)
+    assert actions == ()
+    assert step(care, Tick(), 14.0)[1] == ()
+    assert step(care, Tick(), 14.2)[1] == (Respawn(5, "restart", {}),)
