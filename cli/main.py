@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "the service: API, dashboard, ingest, recovery"),
     "migrate": ("migrate", "bring the service's database to this version's schema"),
     "token": ("token", "make, list, rotate and revoke bearer tokens of the service"),
+    "compress": ("compress", "drop the routine lines of a log, keep the others under their numbers"),
     "rules": ("rules", "list, show, check and compile what is known; explain a line"),
     "run": ("run", "launch a training command under care"),
 }

@@ -21,6 +21,7 @@ import hyperscan
 
 from rules.matcher import Expressions, Matcher, PatternSet
 from rules.pack import PACK_FOLDER, Mark, Phase, Rule, RuleRole, SeverityOverride, load_packs, read_packs
+from rules.shapes import ShapePatterns, Sort, shape_patterns
 from rules.taxonomy import TAXONOMY_FILE, Severity, Taxonomy, adopt_taxonomy, load_taxonomy, parse_reason, reason_entry
 
 __all__ = [
@@ -36,7 +37,7 @@ __all__ = [
 
 # Names a file that `pitstop rules compile -o` wrote; tried before the user's cache.
 ARTEFACT_VARIABLE = "PITSTOP_RULES_ARTEFACT"
-MAGIC = b"PITSTOP RULES 1\n"
+MAGIC = b"PITSTOP RULES 2\n"
 CHECKSUM_BYTES = 32
 # Of older packs and other processors, this many files stay in the cache.
 KEPT_ARTEFACTS = 4
@@ -58,13 +59,19 @@ class Compiled:
     taxonomy: Taxonomy
     expressions: Expressions
     patterns: PatternSet
+    shapes: ShapePatterns
 
     def matcher(self) -> Matcher:
         return Matcher(self.rules, self.expressions, self.patterns)
 
 
 def load_matcher(folder: Path = PACK_FOLDER, say: Say | None = None) -> Matcher:
-    """The matcher of every rule in `folder`, from the artefact where there is a good one, else compiled and kept for next time.
+    """The matcher of every rule in `folder`. See load_compiled."""
+    return load_compiled(folder, say).matcher()
+
+
+def load_compiled(folder: Path = PACK_FOLDER, say: Say | None = None) -> Compiled:
+    """Every rule in `folder`, from the artefact where there is a good one, else compiled and kept for next time.
 
     `say` gets one line where that takes long or something is wrong; by default they go to standard error. Raises PackError.
     """
@@ -89,13 +96,13 @@ def load_matcher(folder: Path = PACK_FOLDER, say: Say | None = None) -> Matcher:
             tell(f"the compiled rules cannot be kept ({error}); every start will compile them again")
     if folder == PACK_FOLDER:
         adopt_taxonomy(compiled.taxonomy)
-    return compiled.matcher()
+    return compiled
 
 
 def compile_rules(folder: Path = PACK_FOLDER) -> Compiled:
     """Read and compile the packs. Raises PackError."""
     matcher = Matcher(load_packs(folder))
-    return Compiled(matcher.rules, load_taxonomy(), matcher.expressions, matcher.patterns)
+    return Compiled(matcher.rules, load_taxonomy(), matcher.expressions, matcher.patterns, shape_patterns(matcher.rules))
 
 
 def artefact_key(folder: Path = PACK_FOLDER) -> dict[str, str]:
@@ -128,7 +135,7 @@ def artefact_path(key: Mapping[str, str]) -> Path:
 def write_artefact(compiled: Compiled, key: Mapping[str, str], path: Path) -> None:
     """Put the artefact in place whole or not at all, readable by its owner only. Raises OSError."""
     table = json.dumps(table_of(compiled), separators=(",", ":")).encode()
-    sections = {"table": table, "search": compiled.patterns.serialise()}
+    sections = {"table": table, "search": compiled.patterns.serialise(), "shapes": compiled.shapes.patterns.serialise()}
     header = json.dumps({"key": key, "sections": {name: len(data) for name, data in sections.items()}}).encode()
     body = len(header).to_bytes(8, "little") + header + b"".join(sections.values())
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -195,17 +202,22 @@ def table_of(compiled: Compiled) -> dict[str, Any]:
         "reasons": [reason_entry(reason) for reason in compiled.taxonomy.reasons.values()],
         "search": [pattern.decode("ascii") for pattern in compiled.expressions.search],
         "captures": [[pattern.decode("ascii") for pattern in group] for group in compiled.expressions.captures],
+        "shapes": [pattern.decode("ascii") for pattern in compiled.shapes.expressions],
+        "meanings": compiled.shapes.meanings,
     }
 
 
 def compiled_of(table: Mapping[str, Any], sections: Mapping[str, bytes]) -> Compiled:
     search = tuple(pattern.encode() for pattern in table["search"])
     captures = tuple(tuple(pattern.encode() for pattern in group) for group in table["captures"])
+    shapes = tuple(pattern.encode() for pattern in table["shapes"])
+    meanings = tuple((Sort(sort), rule) for sort, rule in table["meanings"])
     return Compiled(
         tuple(rule_of(entry) for entry in table["rules"]),
         Taxonomy({reason.name: reason for reason in map(parse_reason, table["reasons"])}),
         Expressions(search, captures),
         PatternSet(search, sections["search"]),
+        ShapePatterns(shapes, meanings, PatternSet(shapes, sections["shapes"])),
     )
 
 

@@ -143,20 +143,33 @@ class Matcher:
         """Named groups of the rule's capture patterns found in `text`; the first value of a name stands."""
         if not self.expressions.captures[rule]:
             return {}
-        limited = text[:MAX_CAPTURE_BYTES].encode("utf-8", "surrogateescape")[:MAX_CAPTURE_BYTES]
-        values: dict[str, str] = {}
-        for expression in self._capture_expressions(rule):
+        data = text[:MAX_CAPTURE_BYTES].encode("utf-8", "surrogateescape")
+        return {name: data[start:end].decode("utf-8", "replace") for name, (start, end) in self.capture_spans(rule, data).items()}
+
+    def capture_spans(self, rule: int, line: bytes) -> dict[str, tuple[int, int]]:
+        """Where the rule's named groups stand in `line`, in bytes."""
+        spans: dict[str, tuple[int, int]] = {}
+        limited = line[:MAX_CAPTURE_BYTES]
+        for expression, names in self._capture_expressions(rule):
             match = expression.search(limited)
             if match:
-                for name, value in match.groupdict().items():
-                    if value is not None:
-                        values.setdefault(name.decode(), value.decode("utf-8", "replace"))
-        return values
+                for name, group in names:
+                    if match.start(group) >= 0:
+                        spans.setdefault(name, match.span(group))
+        return spans
+
+    def captures_are_digit_blind(self, rule: int) -> bool:
+        """Whether the rule's captures stand at the same places in lines that differ in digits only."""
+        return all(parse_pattern(pattern).is_digit_blind for pattern in self.rules[rule].captures)
 
     def _capture_expressions(self, rule: int) -> tuple[Any, ...]:
         compiled = self._captures.get(rule)
         if compiled is None:
-            compiled = tuple(re2.compile(pattern, byte_options()) for pattern in self.expressions.captures[rule])
+            expressions = [re2.compile(pattern, byte_options()) for pattern in self.expressions.captures[rule]]
+            compiled = tuple(
+                (expression, tuple((name.decode(), group) for name, group in expression.groupindex.items()))
+                for expression in expressions
+            )
             self._captures[rule] = compiled
         return compiled
 

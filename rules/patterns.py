@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MIN_LITERAL", "Pattern", "PatternError", "parse_pattern"]
+__all__ = ["ANY_DIGIT", "MIN_LITERAL", "Pattern", "PatternError", "parse_pattern"]
 
 # The shortest literal that a pattern must hold on to: below it the engines look at nearly every position.
 MIN_LITERAL = 4
@@ -24,6 +24,8 @@ MAX_RANGE = 256
 
 NEWLINE = 10
 DIGITS = frozenset(b"0123456789")
+# Stands in a line for "some digit"; never part of valid UTF-8.
+ANY_DIGIT = 0xFF
 EVERY_BYTE = frozenset(range(256))
 WORD = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 SPACE = frozenset(b" \t\n\r\f\v")
@@ -43,6 +45,9 @@ ANCHORS = {
     "AT_BOUNDARY": r"\b",
     "AT_NON_BOUNDARY": r"\B",
 }
+
+
+BOUNDARIES = (r"\b", r"\B")
 
 
 class PatternError(ValueError):
@@ -109,6 +114,16 @@ class Pattern:
     @property
     def is_digit_blind(self) -> bool:
         return self.digit_blind().nodes == self.nodes
+
+    def with_any_digit(self, certain: bool) -> Pattern | None:
+        """The pattern for lines in which ANY_DIGIT stands for unknown digits.
+
+        `certain`: found only where this pattern is found whatever those digits are; None where that cannot be written.
+        Otherwise: found at least wherever this pattern is found for some choice of them.
+        """
+        if certain and has_boundary(self.nodes):
+            return None
+        return Pattern(self.source, tuple(given_any_digit(node, certain) for node in self.nodes))
 
     @property
     def ends_in_open_repeat(self) -> bool:
@@ -241,6 +256,34 @@ def widened(node: Node) -> Node:
             return Repeat(tuple(map(widened, nodes)), least, most, lazy)
         case Anchor():
             return node
+
+
+def given_any_digit(node: Node, certain: bool) -> Node:
+    match node:
+        case Atom(members):
+            accepts = members >= DIGITS if certain else bool(members & DIGITS)
+            return Atom(members | {ANY_DIGIT} if accepts else members - {ANY_DIGIT})
+        case Anchor(text):
+            # ANY_DIGIT is no word byte to the engine: a boundary beside it is taken to be there.
+            return Group(()) if text in BOUNDARIES else node
+        case Group(nodes, name):
+            return Group(tuple(given_any_digit(inner, certain) for inner in nodes), name)
+        case Choice(options):
+            return Choice(tuple(tuple(given_any_digit(inner, certain) for inner in option) for option in options))
+        case Repeat(nodes, least, most, lazy):
+            return Repeat(tuple(given_any_digit(inner, certain) for inner in nodes), least, most, lazy)
+
+
+def has_boundary(nodes: tuple[Node, ...]) -> bool:
+    for node in nodes:
+        match node:
+            case Anchor(text) if text in BOUNDARIES:
+                return True
+            case Group(inside) | Repeat(inside) if has_boundary(inside):
+                return True
+            case Choice(options) if any(map(has_boundary, options)):
+                return True
+    return False
 
 
 def trimmed(nodes: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -13,6 +13,7 @@ __all__ = [
     "origin_of_path",
     "origin_of_text",
     "quick_prefix",
+    "rank_span",
     "strip_escapes",
     "torn_parts",
 ]
@@ -48,6 +49,10 @@ NODE_PREFIXES = (
 )
 # A process says which rank it is: torch's `[Rank 3]` and `[PG 0 (default_pg) Rank 3]`, loguru-like `rank=3]`.
 RANK_INSIDE = re.compile(r"\[(?:PG [^\]]{0,80}? )?[Rr]ank[ =:]?(?P<rank>\d{1,6})\]|[,\[ ]rank[ =](?P<also>\d{1,6})\]")
+
+# Without one of these no rank pattern can match: most lines need no closer look.
+RANK_HINT = re.compile(rb"[Rr]ank|\[(?:default|trainer|worker|role)\d|>: ?|^ {0,5}\d{1,6}:|[\]):] {0,5}\d{1,6}:")
+MAX_PREFIX_BYTES = 512
 
 PATH_RANK = re.compile(
     r"attempt_\d+/(?P<local>\d+)/[^/]+$|(?:^|[/._-])rank[._-]?(?P<rank>\d{1,6})(?=[/._-]|$)",
@@ -100,10 +105,20 @@ def quick_prefix(raw: bytes) -> tuple[int | None, int | None]:
     return int(local) if local else None, int(rank or after_local) if rank or after_local else None
 
 
-def origin_of_text(text: str) -> tuple[Origin, str]:
-    """Rank and node from the prefixes of `text`, and the text that follows them. The innermost rank stands."""
-    rank: int | None = None
-    local: int | None = None
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """What stands before the text of a line: where its rank and its local rank stand, its node, and where the text begins."""
+
+    rank: tuple[int, int] | None
+    local: tuple[int, int] | None
+    node: str | None
+    end: int
+
+
+def read_prefixes(text: str) -> Prefixes:
+    """The innermost rank stands, the outermost node."""
+    rank: tuple[int, int] | None = None
+    local: tuple[int, int] | None = None
     node: str | None = None
     position = 0
     for _ in range(MAX_PREFIXES):
@@ -112,20 +127,35 @@ def origin_of_text(text: str) -> tuple[Origin, str]:
             if match and match.end() > position:
                 fields = match.groupdict()
                 if fields.get("rank"):
-                    rank = int(fields["rank"])
+                    rank = match.span("rank")
                 if fields.get("local"):
-                    local = int(fields["local"])
+                    local = match.span("local")
                 node = node or fields.get("node")
                 position = match.end()
                 break
         else:
             break
-    rest = text[position:]
     if rank is None:
-        inside = RANK_INSIDE.search(rest[:RANK_INSIDE_CHARS])
+        inside = RANK_INSIDE.search(text, position, position + RANK_INSIDE_CHARS)
         if inside:
-            rank = int(inside["rank"] or inside["also"])
-    return Origin(rank, node, local), rest
+            rank = inside.span("rank" if inside["rank"] else "also")
+    return Prefixes(rank, local, node, position)
+
+
+def origin_of_text(text: str) -> tuple[Origin, str]:
+    """Rank and node from the prefixes of `text`, and the text that follows them. The innermost rank stands."""
+    prefixes = read_prefixes(text)
+    rank = int(text[slice(*prefixes.rank)]) if prefixes.rank else None
+    local = int(text[slice(*prefixes.local)]) if prefixes.local else None
+    return Origin(rank, prefixes.node, local), text[prefixes.end :]
+
+
+def rank_span(line: bytes) -> tuple[int, int] | None:
+    """Where in `line` its rank stands (the local one where only that is told): at the same place in all lines of its shape."""
+    if not RANK_HINT.search(line, 0, MAX_PREFIX_BYTES):
+        return None
+    prefixes = read_prefixes(line[:MAX_PREFIX_BYTES].decode("latin-1"))
+    return prefixes.rank or prefixes.local
 
 
 def torn_parts(text: str) -> list[str]:

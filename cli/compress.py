@@ -1,0 +1,112 @@
+"""`pitstop compress`: drop the routine lines of a log, keep the others under their numbers."""
+
+from __future__ import annotations
+
+# Not Typer: its import takes longer than sifting 100 MB (docs/decisions/0003).
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from cli.main import UsageError
+from detectors.reading.sources import LineReader, UnreadableInput, find_sources
+from detectors.reading.text import rank_span, strip_escapes
+from detectors.reading.timestamps import Stamps
+from rules.artefact import load_compiled
+from rules.compression import CompressionReport, Compressor, RankTrace
+from rules.pack import PackError
+
+__all__ = ["app"]
+
+
+def app(args: Sequence[str], prog_name: str) -> None:
+    """Raises UsageError."""
+    parser = argparse.ArgumentParser(
+        prog=prog_name,
+        description="Drop the routine lines of a log, keep the others under their numbers. Lines that any signal rule could "
+        "match are never dropped; what the dropped ones measured is kept per rank.",
+        epilog="Kept lines go to OUT (standard output if left out), each after its line number and a tab.",
+    )
+    parser.add_argument("path", metavar="PATH", help="a file, .gz or .zst, or - for standard input")
+    parser.add_argument("-o", "--output", metavar="OUT", help="where kept lines go")
+    parser.add_argument("--json", action="store_true", help="print what was dropped as one JSON document on standard output")
+    options = parser.parse_args(args)
+    began = time.monotonic()
+    try:
+        compiled = load_compiled()
+        sources = find_sources([options.path])
+    except (PackError, UnreadableInput) as error:
+        raise UsageError(str(error)) from None
+    if len(sources) != 1:
+        raise UsageError(f"{options.path} holds {len(sources)} files; compress takes one, as line numbers are those of one file")
+    compressor = Compressor(compiled.matcher(), compiled.shapes, rank_span)
+    with ExitStack() as stack:
+        try:
+            reader = stack.enter_context(LineReader(sources[0]))
+        except UnreadableInput as error:
+            raise UsageError(str(error)) from None
+        output = open_output(options.output, options.json, options.path, stack)
+        for block in reader:
+            stripped = strip_escapes(block.data)
+            kept = compressor.feed(stripped, block.first, None if stripped is block.data else block.data)
+            if output and kept.kept:
+                output.write(kept.kept)
+    report = compressor.report(Stamps(time.time).read)
+    if reader.note:
+        print(f"pitstop: {options.path}: {reader.note}", file=sys.stderr)
+    if options.json:
+        print(json.dumps(document(report, reader.lines, reader.bytes, time.monotonic() - began)))
+    else:
+        print(summary(report, reader.lines, reader.bytes), file=sys.stderr)
+
+
+def open_output(path: str | None, as_json: bool, source: str, stack: ExitStack) -> BinaryIO | None:
+    """Where kept lines go; nowhere if only the document was asked for."""
+    if path is None:
+        return None if as_json else sys.stdout.buffer
+    if path == "-":
+        if as_json:
+            raise UsageError("--json prints on standard output; name a file with -o, or leave it out")
+        return sys.stdout.buffer
+    if source != "-" and Path(path).exists() and Path(path).samefile(source):
+        raise UsageError(f"{path} is what is to be read; name another file with -o")
+    try:
+        return stack.enter_context(Path(path).open("wb"))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another file with -o") from None
+
+
+def document(report: CompressionReport, lines: int, size: int, seconds: float) -> dict[str, Any]:
+    """CONTRACT.md's document. Under `measurements`, by rank (`-`: lines that name none): see `trace_document`."""
+    return {
+        "lines": lines,
+        "bytes": size,
+        "kept_lines": report.kept_lines,
+        "kept_bytes": report.kept_bytes,
+        "dropped_by_rule": dict(report.dropped_by_rule),
+        "measurements": {"-" if rank is None else str(rank): trace_document(trace) for rank, trace in report.ranks.items()},
+        "seconds": round(seconds, 3),
+    }
+
+
+def trace_document(trace: RankTrace) -> dict[str, Any]:
+    """Lines of the rank, the number and time of its last one, and what was measured: sums, and readings thinned out over time."""
+    return {
+        "lines": trace.lines,
+        "last_line": trace.last_number,
+        "last_time": trace.last_time,
+        "series": {
+            name: {"count": series.count, "last": series.last, "min": series.least, "max": series.most}
+            for name, series in trace.series.items()
+        },
+        "readings": [{"line": reading.number, "time": reading.time, **reading.values} for reading in trace.readings],
+    }
+
+
+def summary(report: CompressionReport, lines: int, size: int) -> str:
+    share = 100 * report.kept_lines / lines if lines else 0.0
+    return f"{lines} lines, {size} bytes: kept {report.kept_lines} lines ({share:.1f} %), {report.kept_bytes} bytes"

@@ -1,0 +1,136 @@
+"""What can be said of a line whatever its digits are: the reasoning by which most lines of a log need no second look.
+
+A shape is a line with every digit made '0'. Routine lines come in few shapes. Whether a signal rule could match a line of a
+shape, and which routine rule does, is decided once, with ANY_DIGIT put where the digits are; digits on which that hangs are
+guarded: the verdict then holds for lines with just those digits at just those places.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rules.matcher import PatternSet
+from rules.pack import Rule, RuleRole
+from rules.patterns import ANY_DIGIT, parse_pattern
+
+__all__ = ["Judgement", "ShapePatterns", "Sort", "Span", "judge", "shape_of", "shape_patterns"]
+
+Span = tuple[int, int]
+
+MASK = bytes.maketrans(b"123456789", b"0" * 9)
+UNKNOWN_DIGITS = bytes.maketrans(b"0123456789", bytes([ANY_DIGIT]) * 10)
+NUMBER = re.compile(rb"\d+")
+# A line with more numbers than this is looked at each time.
+MAX_NUMBERS = 64
+
+
+class Sort(StrEnum):
+    """What finding a pattern in a line with unknown digits says."""
+
+    SIGNAL_POSSIBLE = "signal"
+    ROUTINE_POSSIBLE = "possible"
+    ROUTINE_CERTAIN = "certain"
+
+
+@dataclass(frozen=True, slots=True)
+class ShapePatterns:
+    """Patterns over lines with unknown digits, with what each says of which rule."""
+
+    expressions: tuple[bytes, ...]
+    meanings: tuple[tuple[Sort, int], ...]
+    patterns: PatternSet
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict for a shape under `guards`: the routine rule that drops its lines, or None: kept, and no signal either."""
+
+    rule: int | None
+    guards: tuple[Span, ...]
+
+
+def shape_of(line: bytes) -> bytes:
+    return line.translate(MASK)
+
+
+def shape_expressions(rules: Sequence[Rule]) -> tuple[tuple[bytes, ...], tuple[tuple[Sort, int], ...]]:
+    expressions: list[bytes] = []
+    meanings: list[tuple[Sort, int]] = []
+    for index, rule in enumerate(rules):
+        routine = rule.role is RuleRole.ROUTINE
+        for source in rule.any if routine else (*rule.any, *rule.all, *rule.none):
+            pattern = parse_pattern(source)
+            for certain in (False, True) if routine else (False,):
+                variant = pattern.with_any_digit(certain)
+                if variant is not None:
+                    expressions.append(variant.for_hyperscan())
+                    meanings.append((sort_of(routine, certain), index))
+    return tuple(expressions), tuple(meanings)
+
+
+def sort_of(routine: bool, certain: bool) -> Sort:
+    if not routine:
+        return Sort.SIGNAL_POSSIBLE
+    return Sort.ROUTINE_CERTAIN if certain else Sort.ROUTINE_POSSIBLE
+
+
+def shape_patterns(rules: Sequence[Rule]) -> ShapePatterns:
+    """Compile what judging shapes under `rules` takes. Raises PackError."""
+    expressions, meanings = shape_expressions(rules)
+    return ShapePatterns(expressions, meanings, PatternSet(expressions))
+
+
+def judge(patterns: ShapePatterns, lines: Sequence[bytes]) -> list[Judgement | None]:
+    """The judgement of each line's shape; None where every line of it has to be looked at."""
+    texts = [line.translate(UNKNOWN_DIGITS) for line in lines]
+    judgements: list[Judgement | None] = []
+    for line, (settled, rule) in zip(lines, outcomes(patterns, texts), strict=True):
+        if ANY_DIGIT in line:
+            judgements.append(None)
+        elif settled:
+            judgements.append(Judgement(rule, ()))
+        else:
+            judgements.append(guarded(patterns, line))
+    return judgements
+
+
+def outcomes(patterns: ShapePatterns, texts: Sequence[bytes]) -> list[tuple[bool, int | None]]:
+    """For each text: whether its verdict is settled whatever the unknown digits are, and to which routine rule it then falls."""
+    signal = [False] * len(texts)
+    possible: list[int | None] = [None] * len(texts)
+    certain: list[int | None] = [None] * len(texts)
+    for index, pattern in patterns.patterns.find(b"".join(text + b"\n" for text in texts)):
+        sort, rule = patterns.meanings[pattern]
+        if sort is Sort.SIGNAL_POSSIBLE:
+            signal[index] = True
+            continue
+        first = possible if sort is Sort.ROUTINE_POSSIBLE else certain
+        known = first[index]
+        first[index] = rule if known is None else min(known, rule)
+    return [(not signal[i] and possible[i] == certain[i], certain[i]) for i in range(len(texts))]
+
+
+def guarded(patterns: ShapePatterns, line: bytes) -> Judgement | None:
+    """Find few numbers which, held fast, settle the verdict: all of them, then without each that turns out not to matter."""
+    numbers = [match.span() for match in NUMBER.finditer(line)]
+    if len(numbers) > MAX_NUMBERS:
+        return None
+    ((settled, rule),) = outcomes(patterns, [line])
+    if not settled:
+        return None
+    guards = list(numbers)
+    for number in numbers:
+        fewer = [guard for guard in guards if guard != number]
+        if outcomes(patterns, [with_known(line, fewer)])[0] == (True, rule):
+            guards = fewer
+    return Judgement(rule, tuple(guards))
+
+
+def with_known(line: bytes, known: Sequence[Span]) -> bytes:
+    text = bytearray(line.translate(UNKNOWN_DIGITS))
+    for start, end in known:
+        text[start:end] = line[start:end]
+    return bytes(text)

@@ -1,0 +1,294 @@
+"""Sift the lines of a block by shape: drop, keep, or ask.
+
+The contract and a plain Python form of it. Where the C form (rules/_sifter.c) was built at installation it is taken instead: the
+same answers, several times as fast (docs/decisions has the measurement).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+from rules.shapes import Span, shape_of
+
+__all__ = [
+    "ASK",
+    "KEEP",
+    "NO_RANK",
+    "Point",
+    "PythonSifter",
+    "RankReport",
+    "SeriesReport",
+    "Sifter",
+    "SifterReport",
+    "new_sifter",
+]
+
+# In place of the number of a routine rule: lines of this shape are kept, or have to be looked at one by one.
+KEEP = -1
+ASK = -2
+NO_RANK = -1
+
+MAX_SHAPE_BYTES = 8_192
+MAX_SHAPES = 65_536
+MAX_SERIES = 16
+MAX_RANK = 1_048_576
+MAX_RANK_RECORDS = 65_536
+MAX_LAST_BYTES = 512
+TIME_BYTES = 40
+SEEN_SHAPES = 65_536
+POINTS_IN_ALL = 8_192
+MIN_POINTS = 2
+MAX_POINTS = 128
+
+# count, last, least, most, number of the line with the last
+SeriesReport = tuple[int, float, float, float, int]
+# line number, what stood up to its second, value by series
+Point = tuple[int, bytes, dict[int, float]]
+# lines, number of the last, its beginning, series, points
+RankReport = tuple[int, int, bytes, dict[int, SeriesReport], list[Point]]
+# kept lines, kept bytes, dropped lines by rule, ranks
+SifterReport = tuple[int, int, list[int], dict[int, RankReport]]
+
+
+class Sifter(Protocol):
+    """Call sift, learn and settle what it did not know, then close_block; report at any time between blocks."""
+
+    def sift(self, block: bytes, first_number: int, /) -> list[tuple[int, int, int, bool]]:
+        """(index, start, end, whether the shape was seen before) of each line whose shape is not known."""
+
+    def learn(
+        self,
+        line: bytes,
+        rule: int,
+        guards: Sequence[Span],
+        rank: Span | None,
+        second: Span | None,
+        values: Sequence[tuple[int, int, int]],
+        /,
+    ) -> None:
+        """Lines of the shape of `line` that agree with it within `guards` fall to `rule` (or KEEP, ASK).
+
+        Their rank stands at `rank`, their time up to `second`, and `values` are (series, start, end) of numbers in them.
+        """
+
+    def settle(self, index: int, rule: int, rank: int, time: bytes, values: Sequence[tuple[int, float]], /) -> None:
+        """The verdict on one line that `sift` did not know: its rule or KEEP, its rank or NO_RANK."""
+
+    def close_block(self, block: bytes, /) -> bytes:
+        """The kept lines, each after its number and a tab. `block`: what was sifted, or the same lines as their source has."""
+
+    def report(self) -> SifterReport: ...
+
+
+def new_sifter(rule_count: int) -> Sifter:
+    """A sifter for routine rules numbered below `rule_count`."""
+    try:
+        # Built at installation where there is a C compiler.
+        from rules import _sifter  # type: ignore[attr-defined,unused-ignore]
+    except ImportError:
+        return PythonSifter(rule_count)
+    # The seed keeps a log from being written to collide.
+    return cast(Sifter, _sifter.Sifter(rule_count, os.urandom(32)))
+
+
+class Shape:
+    """What was learnt of one shape."""
+
+    __slots__ = ("guards", "line", "rank", "rule", "second", "values")
+
+    def __init__(
+        self,
+        line: bytes,
+        rule: int,
+        guards: Sequence[Span],
+        rank: Span | None,
+        second: Span | None,
+        values: Sequence[tuple[int, int, int]],
+    ) -> None:
+        self.line = line
+        self.rule = rule
+        self.guards = tuple((start, end, line[start:end]) for start, end in guards)
+        self.rank = rank
+        self.second = second
+        self.values = values
+
+    def fits(self, line: bytes) -> bool:
+        return all(line[start:end] == digits for start, end, digits in self.guards)
+
+
+class Record:
+    """What is kept of one rank."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.measured = 0
+        self.stride = 1
+        self.last_number = -1
+        self.last_line = b""
+        self.last_second = b""
+        self.series: dict[int, SeriesReport] = {}
+        self.points: list[Point] = []
+
+
+class PythonSifter:
+    """The plain form."""
+
+    def __init__(self, rule_count: int) -> None:
+        self._shapes: dict[bytes, list[Shape]] = {}
+        self._seen: set[bytes] = set()
+        self._dropped = [0] * rule_count
+        self._records: dict[int, Record] = {}
+        self._point_total = 0
+        self._first = 0
+        self._lines: list[bytes] = []
+        self._verdicts: list[int] = []
+        self._touched: dict[int, int] = {}
+        self._kept_lines = 0
+        self._kept_bytes = 0
+
+    def sift(self, block: bytes, first_number: int, /) -> list[tuple[int, int, int, bool]]:
+        self._first = first_number
+        self._lines = block.split(b"\n")
+        if self._lines.pop():
+            raise ValueError("a block holds whole lines and is under 4 GiB")
+        shapes = shape_of(block).split(b"\n")
+        self._verdicts = [KEEP] * len(self._lines)
+        self._touched = {}
+        unknown = []
+        position = 0
+        for index, line in enumerate(self._lines):
+            shape = self._known(shapes[index], line)
+            if shape is not None and shape.rule != ASK:
+                self._verdicts[index] = shape.rule
+                self._apply(shape, line, index)
+            else:
+                repeated = shape is None and len(line) <= MAX_SHAPE_BYTES and self._noted(shapes[index])
+                unknown.append((index, position, position + len(line), repeated))
+            position += len(line) + 1
+        return unknown
+
+    def _known(self, masked: bytes, line: bytes) -> Shape | None:
+        return next((shape for shape in self._shapes.get(masked, ()) if shape.fits(line)), None)
+
+    def _noted(self, masked: bytes) -> bool:
+        if masked in self._seen:
+            return True
+        if len(self._seen) >= SEEN_SHAPES:
+            self._seen.clear()
+        self._seen.add(masked)
+        return False
+
+    def _apply(self, shape: Shape, line: bytes, index: int) -> None:
+        if shape.rule >= 0:
+            self._dropped[shape.rule] += 1
+        rank = NO_RANK
+        if shape.rank is not None:
+            digits = line[shape.rank[0] : shape.rank[1]]
+            rank = int(digits) if len(digits) <= 7 and digits.isdigit() and int(digits) < MAX_RANK else NO_RANK
+        record = self._touch(rank, index)
+        if shape.values:
+            time = line[: shape.second[1]] if shape.second else b""
+            values = [(series, number_of(line[start:end])) for series, start, end in shape.values]
+            self._measure(record, self._first + index, time, values)
+
+    def _touch(self, rank: int, index: int) -> Record:
+        if len(self._records) >= MAX_RANK_RECORDS and rank not in self._records:
+            rank = NO_RANK
+        record = self._records.setdefault(rank, Record())
+        record.lines += 1
+        self._touched[rank] = max(index, self._touched.get(rank, 0))
+        return record
+
+    def _measure(self, record: Record, number: int, time: bytes, values: Sequence[tuple[int, float]]) -> None:
+        point = self._new_point(record, number, time)
+        for series, value in values:
+            if value != value:
+                continue
+            known = record.series.get(series)
+            if known is None:
+                record.series[series] = (1, value, value, value, number)
+            else:
+                count, last, least, most, last_number = known
+                if number > last_number:
+                    last, last_number = value, number
+                record.series[series] = (count + 1, last, min(least, value), max(most, value), last_number)
+            if point is not None:
+                point[series] = value
+
+    def _new_point(self, record: Record, number: int, time: bytes) -> dict[int, float] | None:
+        record.measured += 1
+        if (record.measured - 1) % record.stride:
+            return None
+        if len(time) >= 8:
+            if time[-8:] == record.last_second:
+                return None
+            record.last_second = time[-8:]
+        if len(record.points) >= min(max(POINTS_IN_ALL // max(len(self._records), 1), MIN_POINTS), MAX_POINTS):
+            self._point_total -= len(record.points) // 2
+            record.points = record.points[::2]
+            record.stride *= 2
+        if self._point_total >= 2 * POINTS_IN_ALL:
+            return None
+        values: dict[int, float] = {}
+        record.points.append((number, time[-TIME_BYTES:], values))
+        self._point_total += 1
+        return values
+
+    def learn(
+        self,
+        line: bytes,
+        rule: int,
+        guards: Sequence[Span],
+        rank: Span | None,
+        second: Span | None,
+        values: Sequence[tuple[int, int, int]],
+        /,
+    ) -> None:
+        if len(self._shapes) >= MAX_SHAPES:
+            self._shapes.clear()
+        self._shapes.setdefault(shape_of(line), []).insert(0, Shape(line, rule, guards, rank, second, values))
+
+    def settle(self, index: int, rule: int, rank: int, time: bytes, values: Sequence[tuple[int, float]], /) -> None:
+        self._verdicts[index] = rule
+        if rule >= 0:
+            self._dropped[rule] += 1
+        record = self._touch(rank if rank < MAX_RANK else NO_RANK, index)
+        if values:
+            self._measure(record, self._first + index, time, [pair for pair in values if pair[0] < MAX_SERIES])
+
+    def close_block(self, block: bytes, /) -> bytes:
+        lines = block.split(b"\n")
+        if lines.pop() or len(lines) != len(self._lines):
+            raise ValueError("not as many lines as were sifted")
+        parts = []
+        for index, verdict in enumerate(self._verdicts):
+            if verdict < 0:
+                parts.append(b"%d\t%b\n" % (self._first + index, lines[index]))
+                self._kept_bytes += len(lines[index]) + 1
+        self._kept_lines += len(parts)
+        for rank, index in self._touched.items():
+            record = self._records[rank]
+            record.last_number = self._first + index
+            record.last_line = lines[index][:MAX_LAST_BYTES]
+        self._lines, self._verdicts, self._touched = [], [], {}
+        return b"".join(parts)
+
+    def report(self) -> SifterReport:
+        ranks: Mapping[int, RankReport] = {
+            rank: (record.lines, record.last_number, record.last_line, dict(record.series), list(record.points))
+            for rank, record in sorted(self._records.items())
+        }
+        return self._kept_lines, self._kept_bytes, list(self._dropped), dict(ranks)
+
+
+def number_of(text: bytes) -> float:
+    """Decimal text to the nearest double; NaN where it is no plain number of at most 18 digits."""
+    digits = text.lower().partition(b"e")[0].lstrip(b"+-").replace(b".", b"", 1)
+    if not digits.isdigit() or len(digits) > 18:
+        return float("nan")
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
