@@ -7,12 +7,11 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cli.main import UsageError
+from cli.main import UsageError, fail
 from detectors.reading.sources import LineReader, UnreadableInput, find_sources
 from detectors.reading.text import rank_span, strip_escapes
 from detectors.reading.timestamps import Stamps
@@ -44,17 +43,16 @@ def app(args: Sequence[str], prog_name: str) -> None:
     if len(sources) != 1:
         raise UsageError(f"{options.path} holds {len(sources)} files; compress takes one, as line numbers are those of one file")
     compressor = Compressor(compiled.matcher(), compiled.shapes, rank_span)
-    with ExitStack() as stack:
-        try:
-            reader = stack.enter_context(LineReader(sources[0]))
-        except UnreadableInput as error:
-            raise UsageError(str(error)) from None
-        output = open_output(options.output, options.json, options.path, stack)
+    try:
+        reader = LineReader(sources[0])
+    except UnreadableInput as error:
+        raise UsageError(str(error)) from None
+    with reader, opened(options.output, options.json, options.path) as output:
         for block in reader:
             stripped = strip_escapes(block.data)
-            kept = compressor.feed(stripped, block.first, None if stripped is block.data else block.data)
-            if output and kept.kept:
-                output.write(kept.kept)
+            sifted = compressor.feed(stripped, block.first, None if stripped is block.data else block.data)
+            if sifted.kept:
+                output.write(sifted.kept)
     report = compressor.report(Stamps(time.time).read)
     if reader.note:
         print(f"pitstop: {options.path}: {reader.note}", file=sys.stderr)
@@ -64,18 +62,44 @@ def app(args: Sequence[str], prog_name: str) -> None:
         print(summary(report, reader.lines, reader.bytes), file=sys.stderr)
 
 
-def open_output(path: str | None, as_json: bool, source: str, stack: ExitStack) -> BinaryIO | None:
-    """Where kept lines go; nowhere if only the document was asked for."""
-    if path is None:
-        return None if as_json else sys.stdout.buffer
-    if path == "-":
-        if as_json:
+class Output:
+    """Where kept lines go. Ends the process with status 1 where they cannot all be written."""
+
+    def __init__(self, file: BinaryIO | None, name: str) -> None:
+        self._file = file
+        self._name = name
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._attempt(lambda file: file.flush())
+
+    def write(self, data: bytes) -> None:
+        self._attempt(lambda file: file.write(data))
+
+    def _attempt(self, action: Callable[[BinaryIO], object]) -> None:
+        if self._file is None:
+            return
+        try:
+            action(self._file)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._file = None
+            fail(f"cannot write {self._name}: {error.strerror}; what is there is not complete", 1)
+
+
+def opened(path: str | None, as_json: bool, source: str) -> Output:
+    """Kept lines go to `path`, else to standard output unless the document does. Raises UsageError."""
+    if path is None or path == "-":
+        if path and as_json:
             raise UsageError("--json prints on standard output; name a file with -o, or leave it out")
-        return sys.stdout.buffer
+        return Output(None if as_json else sys.stdout.buffer, "standard output")
     if source != "-" and Path(path).exists() and Path(path).samefile(source):
         raise UsageError(f"{path} is what is to be read; name another file with -o")
     try:
-        return stack.enter_context(Path(path).open("wb"))
+        return Output(Path(path).open("wb"), path)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; name another file with -o") from None
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-__all__ = ["COMMANDS", "UsageError", "run"]
+__all__ = ["COMMANDS", "UsageError", "fail", "run"]
 
 # name -> (module under cli/, one line of help); only the module of the command that runs is imported.
 COMMANDS: dict[str, tuple[str, str]] = {

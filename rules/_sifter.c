@@ -136,7 +136,7 @@ static Shape *find_shape(Sifter *self, uint64_t hash, const uint8_t *line, size_
 
 static int64_t read_rank(const uint8_t *digits, size_t length) {
     int64_t rank = 0;
-    if (length > 7)
+    if (!length || length > 7)
         return -1;
     for (size_t i = 0; i < length; i++) {
         if ((uint8_t)(digits[i] - '0') > 9)

@@ -21,7 +21,7 @@ import hyperscan
 
 from rules.matcher import Expressions, Matcher, PatternSet
 from rules.pack import PACK_FOLDER, Mark, Phase, Rule, RuleRole, SeverityOverride, load_packs, read_packs
-from rules.shapes import ShapePatterns, Sort, shape_patterns
+from rules.shapes import ShapePatterns, Sort, precedence_of, shape_patterns
 from rules.taxonomy import TAXONOMY_FILE, Severity, Taxonomy, adopt_taxonomy, load_taxonomy, parse_reason, reason_entry
 
 __all__ = [
@@ -37,10 +37,12 @@ __all__ = [
 
 # Names a file that `pitstop rules compile -o` wrote; tried before the user's cache.
 ARTEFACT_VARIABLE = "PITSTOP_RULES_ARTEFACT"
-MAGIC = b"PITSTOP RULES 2\n"
+MAGIC = b"PITSTOP RULES 1\n"
 CHECKSUM_BYTES = 32
 # Of older packs and other processors, this many files stay in the cache.
-KEPT_ARTEFACTS = 4
+KEPT_ARTEFACTS = 8
+# What decides how packs are compiled: another version of these makes another artefact.
+COMPILING_MODULES = ("artefact.py", "matcher.py", "pack.py", "patterns.py", "shapes.py")
 # Processor features by which Hyperscan chooses its code.
 FEATURES = frozenset(["ssse3", "sse4_2", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vbmi", "asimd", "sve", "sve2"])
 
@@ -112,6 +114,8 @@ def artefact_key(folder: Path = PACK_FOLDER) -> dict[str, str]:
         data = content.encode()
         digest.update(f"\n{name} {len(data)}\n".encode())
         digest.update(data)
+    for name in COMPILING_MODULES:
+        digest.update((Path(__file__).parent / name).read_bytes())
     return {"packs": digest.hexdigest(), "hyperscan": str(vars(hyperscan)["__version__"]), "processor": processor()}
 
 
@@ -210,14 +214,15 @@ def table_of(compiled: Compiled) -> dict[str, Any]:
 def compiled_of(table: Mapping[str, Any], sections: Mapping[str, bytes]) -> Compiled:
     search = tuple(pattern.encode() for pattern in table["search"])
     captures = tuple(tuple(pattern.encode() for pattern in group) for group in table["captures"])
+    rules = tuple(rule_of(entry) for entry in table["rules"])
     shapes = tuple(pattern.encode() for pattern in table["shapes"])
     meanings = tuple((Sort(sort), rule) for sort, rule in table["meanings"])
     return Compiled(
-        tuple(rule_of(entry) for entry in table["rules"]),
+        rules,
         Taxonomy({reason.name: reason for reason in map(parse_reason, table["reasons"])}),
         Expressions(search, captures),
         PatternSet(search, sections["search"]),
-        ShapePatterns(shapes, meanings, PatternSet(shapes, sections["shapes"])),
+        ShapePatterns(shapes, meanings, PatternSet(shapes, sections["shapes"]), precedence_of(rules)),
     )
 
 

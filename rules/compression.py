@@ -14,7 +14,7 @@ from typing import Protocol
 from rules.matcher import Hit, Matcher
 from rules.pack import CAPTURES, Rule, RuleRole
 from rules.patterns import parse_pattern
-from rules.shapes import ShapePatterns, Span, judge, shape_of
+from rules.shapes import ShapePatterns, Span, judge, preferred, shape_of
 from rules.sifter import ASK, KEEP, MAX_SERIES, NO_RANK, RankReport, Sifter, new_sifter, number_of
 from rules.signal import Measurement
 
@@ -116,19 +116,17 @@ class Compressor:
 
     def _look_at(self, block: bytes, unknown: Sequence[tuple[int, int, int, bool]], hits: list[Hit]) -> list[int]:
         """The routine rule to which each unknown line falls, or KEEP; appends the hits of signal rules."""
-        first: list[int] = [KEEP] * len(unknown)
+        first: list[int | None] = [None] * len(unknown)
         signal: set[int] = set()
         for hit in self._matcher.scan(b"".join([block[start : end + 1] for _, start, end, _ in unknown])):
             if self._routine[hit.rule]:
-                known = first[hit.line]
-                if known == KEEP or hit.rule < known:
-                    first[hit.line] = hit.rule
+                first[hit.line] = preferred(self._shapes.precedence, first[hit.line], hit.rule)
             else:
                 signal.add(hit.line)
                 hits.append(Hit(unknown[hit.line][0], hit.rule, hit.clause, hit.ordinal))
         for line in signal:
-            first[line] = KEEP
-        return first
+            first[line] = None
+        return [KEEP if rule is None else rule for rule in first]
 
     def _read(self, line: bytes, rule: int) -> tuple[int, bytes, tuple[tuple[int, float], ...]]:
         """Rank, time and values of a line that `rule` drops, or that is kept."""

@@ -16,7 +16,7 @@ from rules.matcher import PatternSet
 from rules.pack import Rule, RuleRole
 from rules.patterns import ANY_DIGIT, parse_pattern
 
-__all__ = ["Judgement", "ShapePatterns", "Sort", "Span", "judge", "shape_of", "shape_patterns"]
+__all__ = ["Judgement", "ShapePatterns", "Sort", "Span", "judge", "precedence_of", "preferred", "shape_of", "shape_patterns"]
 
 Span = tuple[int, int]
 
@@ -42,6 +42,7 @@ class ShapePatterns:
     expressions: tuple[bytes, ...]
     meanings: tuple[tuple[Sort, int], ...]
     patterns: PatternSet
+    precedence: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,20 @@ def sort_of(routine: bool, certain: bool) -> Sort:
 def shape_patterns(rules: Sequence[Rule]) -> ShapePatterns:
     """Compile what judging shapes under `rules` takes. Raises PackError."""
     expressions, meanings = shape_expressions(rules)
-    return ShapePatterns(expressions, meanings, PatternSet(expressions))
+    return ShapePatterns(expressions, meanings, PatternSet(expressions), precedence_of(rules))
+
+
+def precedence_of(rules: Sequence[Rule]) -> tuple[int, ...]:
+    """For each rule its place among those that recognise a line: the one that captures most comes first, then the earlier one."""
+    ordered = sorted(range(len(rules)), key=lambda index: (-sum(text.count("(?P<") for text in rules[index].captures), index))
+    places = [0] * len(rules)
+    for place, index in enumerate(ordered):
+        places[index] = place
+    return tuple(places)
+
+
+def preferred(precedence: Sequence[int], known: int | None, rule: int) -> int:
+    return rule if known is None or precedence[rule] < precedence[known] else known
 
 
 def judge(patterns: ShapePatterns, lines: Sequence[bytes]) -> list[Judgement | None]:
@@ -108,8 +122,7 @@ def outcomes(patterns: ShapePatterns, texts: Sequence[bytes]) -> list[tuple[bool
             signal[index] = True
             continue
         first = possible if sort is Sort.ROUTINE_POSSIBLE else certain
-        known = first[index]
-        first[index] = rule if known is None else min(known, rule)
+        first[index] = preferred(patterns.precedence, first[index], rule)
     return [(not signal[i] and possible[i] == certain[i], certain[i]) for i in range(len(texts))]
 
 
