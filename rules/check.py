@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import re2
 
-from rules.matcher import Clause, PatternSet, byte_options
+from rules.matcher import Clause, Matcher, byte_options
 from rules.pack import (
     PackError,
     Rule,
@@ -19,7 +19,7 @@ from rules.pack import (
 from rules.patterns import MIN_LITERAL, PatternError, parse_pattern
 from rules.taxonomy import Taxonomy
 
-__all__ = ["Problem", "check_packs", "check_rule", "is_recognised"]
+__all__ = ["Problem", "check_packs", "check_rules", "is_recognised"]
 
 # (line index, clause, ordinal) of each pattern of one rule found in a text
 Found = set[tuple[int, Clause, int]]
@@ -59,14 +59,35 @@ def check_packs(packs: Iterable[tuple[str, str]], taxonomy: Taxonomy) -> tuple[l
                 problems.append(Problem(file, rule.code, f"the code is used twice, also in {files[rule.code]}"))
                 continue
             rules[rule.code], files[rule.code] = rule, file
-            problems += [Problem(file, rule.code, message) for message in check_rule(rule)]
+    found = check_rules(list(rules.values()))
+    problems += [Problem(files[code], code, message) for code, messages in found.items() for message in messages]
     for rule, other in unknown_references(tuple(rules.values()), taxonomy):
         problems.append(Problem(files[rule.code], rule.code, f"{other!r} is neither a rule code nor a reason"))
     return list(rules.values()), problems
 
 
-def check_rule(rule: Rule) -> list[str]:
-    """What is wrong with one rule, in words; empty if nothing is."""
+def check_rules(rules: Sequence[Rule]) -> dict[str, list[str]]:
+    """What is wrong with each rule, in words, by code. Examples are run only where the patterns themselves are sound."""
+    problems = {rule.code: check_form(rule) for rule in rules}
+    sound = [rule for rule in rules if not problems[rule.code]]
+    try:
+        matcher = Matcher(sound)
+    except PackError:
+        # Hyperscan names no pattern: try them one by one.
+        for rule in sound:
+            try:
+                Matcher([rule])
+            except PackError as error:
+                problems[rule.code].append(str(error))
+        sound = [rule for rule in sound if not problems[rule.code]]
+        matcher = Matcher(sound)
+    for rule, messages in check_examples(sound, matcher):
+        problems[rule.code] += messages
+    return problems
+
+
+def check_form(rule: Rule) -> list[str]:
+    """What can be said of one rule without running its examples."""
     messages: list[str] = []
     for pattern in (*rule.any, *rule.all, *rule.none):
         messages += [f"pattern {pattern!r}: {message}" for message in check_search_pattern(pattern)]
@@ -80,7 +101,7 @@ def check_rule(rule: Rule) -> list[str]:
             pass
     if not rule.examples.match:
         messages.append("no example that it must match")
-    return messages or list(check_examples(rule))
+    return messages
 
 
 def check_search_pattern(source: str) -> Iterator[str]:
@@ -94,10 +115,6 @@ def check_search_pattern(source: str) -> Iterator[str]:
     if len(pattern.longest_literal) < MIN_LITERAL:
         yield f"no literal of at least {MIN_LITERAL} characters to hold on to; add fixed text that every such line has"
         return
-    try:
-        PatternSet([pattern.for_hyperscan()])
-    except PackError as error:
-        yield str(error)
     yield from check_re2_pattern(source)
 
 
@@ -110,46 +127,41 @@ def check_re2_pattern(source: str) -> Iterator[str]:
         yield f"RE2 cannot compile it: {error}"
 
 
-def check_examples(rule: Rule) -> Iterator[str]:
+def check_examples(rules: Sequence[Rule], matcher: Matcher) -> Iterator[tuple[Rule, list[str]]]:
     """Run every example through both engines, which must agree on every line and with the author."""
-    places = [
-        (clause, ordinal, parse_pattern(pattern))
-        for clause, group in ((Clause.ANY, rule.any), (Clause.ALL, rule.all), (Clause.NONE, rule.none))
-        for ordinal, pattern in enumerate(group)
-    ]
-    patterns = PatternSet([pattern.for_hyperscan() for _, _, pattern in places])
-    expressions = [(clause, ordinal, re2.compile(pattern.for_re2(), byte_options())) for clause, ordinal, pattern in places]
+    texts = [(index, wanted, text) for index, rule in enumerate(rules) for wanted, text in examples_of(rule)]
+    split = [text.encode().removesuffix(b"\n").split(b"\n") for _, _, text in texts]
+    places = [(example, line) for example, lines in enumerate(split) for line in range(len(lines))]
+    found: list[Found] = [set() for _ in texts]
+    for hit in matcher.scan(b"".join(line + b"\n" for lines in split for line in lines)):
+        example, line = places[hit.line]
+        if hit.rule == texts[example][0]:
+            found[example].add((line, hit.clause, hit.ordinal))
+    for (index, wanted, text), lines, here in zip(texts, split, found, strict=True):
+        rule = rules[index]
+        messages = []
+        if differing := here ^ found_by_re2(rule, lines):
+            clause, ordinal = min(differing)[1:]
+            messages.append(f"example {text!r}: Hyperscan and RE2 do not agree on pattern {ordinal + 1} under {clause}")
+        if is_recognised(rule, here) != wanted:
+            messages.append(f"example {text!r}: {'not matched, and should be' if wanted else 'matched, and should not be'}")
+        yield rule, messages
 
-    def hyperscan_finds(lines: list[bytes]) -> Found:
-        return {(line, *places[number][:2]) for line, number in patterns.find(b"".join(line + b"\n" for line in lines))}
 
-    def re2_finds(lines: list[bytes]) -> Found:
-        return {
-            (index, clause, ordinal)
-            for index, line in enumerate(lines)
-            for clause, ordinal, expression in expressions
-            if expression.search(line)
-        }
-
+def examples_of(rule: Rule) -> Iterator[tuple[bool, str]]:
+    """(whether it must match, text) of each example."""
     for wanted, texts in ((True, rule.examples.match), (False, rule.examples.miss)):
         for text in texts:
-            yield from check_example(rule, text, wanted, hyperscan_finds, re2_finds)
+            yield wanted, text
 
 
-def check_example(
-    rule: Rule,
-    text: str,
-    wanted: bool,
-    hyperscan_finds: Callable[[list[bytes]], Found],
-    re2_finds: Callable[[list[bytes]], Found],
-) -> Iterator[str]:
-    lines = text.encode().removesuffix(b"\n").split(b"\n")
-    found, also = hyperscan_finds(lines), re2_finds(lines)
-    if found != also:
-        clause, ordinal = sorted(found ^ also)[0][1:]
-        yield f"example {text!r}: Hyperscan and RE2 do not agree on pattern {ordinal + 1} under {clause}"
-    if is_recognised(rule, found) != wanted:
-        yield f"example {text!r}: {'not matched, and should be' if wanted else 'matched, and should not be'}"
+def found_by_re2(rule: Rule, lines: Sequence[bytes]) -> Found:
+    found: Found = set()
+    for clause, group in ((Clause.ANY, rule.any), (Clause.ALL, rule.all), (Clause.NONE, rule.none)):
+        for ordinal, pattern in enumerate(group):
+            expression = re2.compile(parse_pattern(pattern).for_re2(), byte_options())
+            found.update((index, clause, ordinal) for index, line in enumerate(lines) if expression.search(line))
+    return found
 
 
 def is_recognised(rule: Rule, found: Found) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from rules.check import check_packs, check_rule
+from rules.check import check_packs, check_rules
 from rules.pack import PACK_FOLDER, load_packs, parse_pack, read_packs
 from rules.taxonomy import load_taxonomy
 
@@ -17,7 +17,7 @@ def pack_text(**rule: object) -> str:
 
 def messages(**rule: object) -> list[str]:
     (parsed,) = parse_pack(pack_text(**rule), load_taxonomy())
-    return check_rule(parsed)
+    return check_rules([parsed])[parsed.code]
 
 
 def test_a_sound_rule_has_no_problem() -> None:
