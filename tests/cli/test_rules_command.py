@@ -10,11 +10,6 @@ import pytest
 from cli.main import run
 
 
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def status(*arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
         run(["rules", *arguments])
