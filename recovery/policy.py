@@ -113,8 +113,9 @@ class Situation:
     """All that a decision is made from.
 
     `spent`: relaunches already spent on this root; `spent_job`: on this job, whatever the root; `escalation`: failed
-    verifications of this root in a row; `rule_reasons`: the reason that each rule stands for; `denied`: actions that the
-    envelope or a person refused, with the refusal; `frozen`: why nothing may be done at all, None where it may.
+    verifications of this root in a row; `rule_reasons`: the reason that each rule stands for; `exit_rules`: rules about exit
+    statuses; `denied`: actions that the envelope or a person refused, with the refusal; `frozen`: why nothing may be done at
+    all, None where it may.
     """
 
     diagnosis: Diagnosis
@@ -125,6 +126,7 @@ class Situation:
     budget: Budget = field(default_factory=Budget)
     modes: Mapping[Action, Mode] = field(default_factory=lambda: DEFAULT_MODES)
     rule_reasons: Mapping[str, str] = field(default_factory=dict)
+    exit_rules: frozenset[str] = frozenset()
     denied: Mapping[Action, str] = field(default_factory=dict)
     approved: frozenset[Action] = frozenset()
     frozen: str | None = None
@@ -147,12 +149,18 @@ def _stands_for(diagnosis: Diagnosis, rule: str | None, rule_reasons: Mapping[st
 
 
 def witnessed_nodes(situation: Situation) -> tuple[str, ...]:
-    """Nodes of this job that a node or the cluster itself names at fault; what the job's own lines name never counts."""
+    """Nodes of this job that a node or the cluster itself names at fault.
+
+    What the job's own lines name never counts. Nor do exit statuses, true as they are: a process chooses how it ends.
+    """
     diagnosis = situation.diagnosis
     named = {
         item.node
         for item in diagnosis.evidence
-        if item.role is Role.ROOT and item.trust is not Trust.JOB and _stands_for(diagnosis, item.rule, situation.rule_reasons)
+        if item.role is Role.ROOT
+        and item.trust is not Trust.JOB
+        and item.rule not in situation.exit_rules
+        and _stands_for(diagnosis, item.rule, situation.rule_reasons)
     }
     return tuple(node for node in situation.job.nodes if node in named)
 
@@ -288,9 +296,10 @@ def _own(situation: Situation, wanted: Action, why: list[str], delay: float) -> 
         action = {DirectiveKind.SHRINK: Action.SHRINK, DirectiveKind.STOP: Action.STOP}.get(directive, Action.RESTART)
         why = [*why, note]
         audience = Audience.OPERATORS
-        exclude: tuple[str, ...] = job.lost
+        exclude = job.lost
     else:
-        directive, use, action, exclude = DirectiveKind(wanted.value), (), wanted, ()
+        directive, use, action = DirectiveKind(wanted.value), (), wanted
+        exclude = job.lost if wanted is Action.STOP else ()
     mode = situation.modes[action]
     if action in situation.denied:
         return Decision(Action.NONE, DirectiveKind.NONE, Mode.OBSERVE, (*why, situation.denied[action]), "")

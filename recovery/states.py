@@ -22,6 +22,7 @@ __all__ = [
     "Limits",
     "Localise",
     "Localised",
+    "NodesLost",
     "Notify",
     "Plan",
     "Planned",
@@ -75,11 +76,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The state. `generation`: of the attempt that failed; `successor`: the generation that goes on after it, once known;
-    `step_before`: the last step the failed attempt was seen at; `progress`: the highest step seen of the successor."""
+    """The state. `first`: the generation whose failure began it; `generation`: the last one that failed or was proposed in vain;
+    `successor`: the generation that goes on after it, once known; `step_before`: the last step the failed attempt was seen at;
+    `progress`: the highest step seen of the successor."""
 
     job: str
     attempt: int
+    first: int
     generation: int
     step_before: int | None
     trail: tuple[Step, ...]
@@ -96,7 +99,7 @@ class Recovery:
 
     @classmethod
     def detected(cls, job: str, attempt: int, generation: int, step_before: int | None, at: float, why: str) -> Recovery:
-        return cls(job, attempt, generation, step_before, (Step(Stage.DETECTED, at, why),))
+        return cls(job, attempt, generation, generation, step_before, (Step(Stage.DETECTED, at, why),))
 
     @property
     def stage(self) -> Stage:
@@ -204,6 +207,14 @@ class FailedAgain:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesLost:
+    """Nodes that were to carry the action out are lost: a silent lease and a second witness each."""
+
+    at: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -211,7 +222,19 @@ class Tick:
 
 
 Event = (
-    Diagnosed | Decided | Approved | Rejected | Localised | Planned | Reported | Started | Stepped | Ended | FailedAgain | Tick
+    Diagnosed
+    | Decided
+    | Approved
+    | Rejected
+    | Localised
+    | Planned
+    | Reported
+    | Started
+    | Stepped
+    | Ended
+    | FailedAgain
+    | NodesLost
+    | Tick
 )
 
 

@@ -24,6 +24,7 @@ from recovery.states import (
     Limits,
     Localise,
     Localised,
+    NodesLost,
     Notify,
     Plan,
     Planned,
@@ -70,9 +71,13 @@ def step(state: Recovery, event: Event, limits: Limits = Limits()) -> Result:
         case Ended():
             return _ended(state, event)
         case FailedAgain():
-            if event.generation <= state.generation:
+            if event.generation <= state.first:
                 return state, ()
             return _to(state, Stage.ESCALATED, event.at, f"failed again before it was verified: {event.why}"), ()
+        case NodesLost():
+            if state.stage is not Stage.PLANNED or state.is_stop or set(event.nodes) <= set(_excluded(state)):
+                return state, ()
+            return _decide(_again(state, event.at, f"{', '.join(event.nodes)} lost before it could be carried out"))
         case Tick():
             return _ticked(state, event, limits)
 
@@ -142,7 +147,7 @@ def _planned(state: Recovery, event: Planned, limits: Limits) -> Result:
     if state.started or event.heard > (state.successor if state.successor is not None else state.generation):
         state = replace(state, successor=max(event.heard, state.successor or 0), started=True, superseded=True)
         return _verifying(state, event.at, _superseded(state), limits), ()
-    generation = event.heard + 1
+    generation = max(event.heard, state.generation) + 1
     until = event.at + decision.delay_seconds + limits.act_seconds
     commands: list[Command] = []
     if decision.audience is not None:
@@ -259,18 +264,25 @@ def _escalate(state: Recovery, at: float, why: str, limits: Limits) -> Result:
     """What was done did not hold: decide again one severity higher, or hand over to people."""
     if state.escalation >= limits.escalations:
         return _escalated(state, at, f"{why}; {state.escalation} attempts did not help")
-    generation = state.successor if state.started and state.successor is not None else state.generation
-    again = replace(
+    again = _again(state, at, why)
+    return _decide(replace(again, escalation=state.escalation + 1))
+
+
+def _again(state: Recovery, at: float, why: str) -> Recovery:
+    """Back to deciding. A generation once proposed is spent: some agent may have begun it."""
+    return replace(
         _to(state, Stage.DIAGNOSED, at, why),
-        escalation=state.escalation + 1,
         decision=None,
-        generation=generation,
+        generation=state.generation if state.successor is None else state.successor,
         successor=None,
         started=False,
         superseded=False,
         progress=None,
     )
-    return _decide(again)
+
+
+def _excluded(state: Recovery) -> tuple[str, ...]:
+    return state.decision.exclude if state.decision is not None else ()
 
 
 def _escalated(state: Recovery, at: float, why: str) -> Result:

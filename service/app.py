@@ -54,8 +54,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         pool = shared_pool or MatcherPool(settings.matcher_processes, settings.max_waiting_bytes, folder)
         writer = ChunkWriter(store, clock, settings.max_waiting_bytes)
         intake = Intake(pool, writer, metrics)
-        recoveries = Recoveries(store, clock, Diagnoses(store, pool, metrics, clock).of_incident)
-        recoveries.rule_reasons = {rule.code: rule.reason for rule in rules if rule.reason is not None}
+        recoveries = Recoveries(store, clock, Diagnoses(store, pool, metrics, clock).of_incident, rules=rules)
         service = Service(settings, store, watch, metrics, pool, intake, recoveries, Supervisor(recoveries, watch), clock)
         service.checks |= {"matcher": pool.check, "writer": writer.check}
         app.state.pitstop = service

@@ -50,7 +50,8 @@ class StreamContent:
             line,
             number=self.numbers[line.number - 1] if known else line.number,
             rank=self.rank if line.rank is None else line.rank,
-            node=self.node if line.node is None else line.node,
+            # A node vouches for itself, whomever its lines name.
+            node=self.node if line.node is None or self.trust is Trust.NODE else line.node,
             trust=self.trust,
         )
 

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,7 @@ from recovery.states import (
 )
 from recovery.workflow import step
 from rules.diagnosis import Diagnosis
+from rules.pack import Rule
 from rules.taxonomy import UNKNOWN, load_taxonomy
 from service.directives import decided_directive, is_settled, waiting_directive
 from service.incidents import FailureReport, apply_diagnosis, open_or_update_incident
@@ -85,7 +86,7 @@ class Recoveries:
     clock: Callable[[], float]
     diagnose: Diagnoser = not_established
     limits: Limits = field(default_factory=Limits)
-    rule_reasons: Mapping[str, str] = field(default_factory=dict)
+    rules: Sequence[Rule] = ()
     name: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
 
     def report(self, session: Session, report: FailureReport) -> RecoveryRow:
@@ -248,7 +249,7 @@ class Recoveries:
         match command:
             case Decide():
                 known = diagnosis or _stored_diagnosis(session, row)
-                situation = situation_of(session, row, state, known, command, now, self.rule_reasons)
+                situation = situation_of(session, row, state, known, command, now, self.rules)
                 return Decided(now, decide(situation))
             case AskApproval():
                 incident = session.get_one(Incident, row.incident_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,6 +11,7 @@ from recovery.decision import CLUSTER_ACTIONS, DEFAULT_MODES, Action, Mode
 from recovery.policy import Budget, Checkpoint, JobFacts, Situation
 from recovery.states import Decide, Ended, Event, Recovery, Started, Stepped
 from rules.diagnosis import Diagnosis
+from rules.pack import Mark, Rule
 from service.store.access import Switch
 from service.store.incidents import Failure
 from service.store.jobs import Attempt, Job, Node, current_attempt, rank_states
@@ -96,7 +97,7 @@ def situation_of(
     diagnosis: Diagnosis,
     asked: Decide,
     now: float,
-    rule_reasons: Mapping[str, str],
+    rules: Sequence[Rule],
 ) -> Situation:
     """All that the policy decides from."""
     job = session.get_one(Job, row.job)
@@ -119,7 +120,8 @@ def situation_of(
         escalation=asked.escalation + failed_verifications(session, job.name, fingerprint, row.id),
         budget=Budget(per_root=per_root, unknown=min(Budget().unknown, per_root)),
         modes=modes_of(session, job),
-        rule_reasons=rule_reasons,
+        rule_reasons={rule.code: rule.reason for rule in rules if rule.reason is not None},
+        exit_rules=frozenset(rule.code for rule in rules if rule.marks is Mark.EXIT),
         denied=dict(asked.denied),
         approved=frozenset(asked.approved),
         frozen=frozen(session),

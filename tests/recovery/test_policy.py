@@ -170,6 +170,13 @@ def test_a_node_that_is_not_the_jobs_own_is_never_a_target():
     assert decide(Situation(verdict, JOB, modes=AUTO)).action is Action.RESTART
 
 
+def test_how_a_process_ended_never_takes_its_node_out_however_often_it_does_so():
+    verdict = diagnosis("terminated_by_sigterm", Trust.NODE)
+    for spent in range(4):
+        situation = Situation(verdict, JOB, spent=spent, escalation=2, modes=AUTO, exit_rules=frozenset({"PS-1"}))
+        assert decide(situation).action in OWN_ACTIONS
+
+
 def test_isolation_in_mode_observe_restarts_and_says_what_auto_would_have_done():
     decision = decide(Situation(diagnosis("gpu_fallen_off_bus", Trust.NODE), JOB))
     assert decision.directive is DirectiveKind.RESTART

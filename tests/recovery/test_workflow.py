@@ -21,6 +21,7 @@ from recovery.states import (
     Limits,
     Localise,
     Localised,
+    NodesLost,
     Notify,
     Plan,
     Planned,
@@ -189,6 +190,16 @@ def test_localisation_comes_before_planning_and_may_give_no_answer():
     assert (silent.stage, commands) == (Stage.LOCALISED, [Plan()])
 
 
+def test_a_node_that_is_lost_before_it_could_act_is_decided_upon_at_once_under_the_next_generation():
+    state, _ = acting()
+    state, commands = run(state, NodesLost(106, ("n2",)))
+    assert commands == [Decide(0, (), ())]
+    shrink = replace(RESTART, action=Action.SHRINK, directive=DirectiveKind.SHRINK, exclude=("n2",), use=("n1",))
+    state, commands = run(state, Decided(106, shrink), Planned(106, 4, True, "on n1"))
+    assert commands[-1] == Act(shrink, 5, 166.0)
+    assert run(state, NodesLost(107, ("n2",))) == (state, [])
+
+
 def test_without_an_agent_the_directive_is_the_action_and_its_launcher_is_watched():
     state, commands = run(NEW, Diagnosed(101, "killed"), Decided(102, RESTART), Planned(103, 3, False, "no agent"))
     assert not any(isinstance(command, Act) for command in commands)
@@ -225,6 +236,7 @@ events = st.one_of(
     st.builds(Stepped, times, generations, st.none() | st.integers(0, 60)),
     st.builds(Ended, times, generations, st.none() | st.integers(0, 2)),
     st.builds(FailedAgain, times, generations, st.just("again")),
+    st.builds(NodesLost, times, st.sampled_from([("n1",), ("n2",)])),
     st.builds(Tick, times),
 )
 
@@ -248,7 +260,7 @@ def answer(commands, decision, at):
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.booleans(), decisions, events), max_size=40))
 def test_no_order_of_events_acts_without_leave_or_twice_under_one_decision(draws):
-    (state, commands), limits, decided, acts = step(NEW, Diagnosed(101, "why")), Limits(), 1, 0
+    (state, commands), limits, decided, acts, proposed = step(NEW, Diagnosed(101, "why")), Limits(), 1, 0, 0
     for dutiful, decision, other in draws:
         before = state
         event = (answer(commands, decision, 102) if dutiful else None) or other
@@ -258,7 +270,8 @@ def test_no_order_of_events_acts_without_leave_or_twice_under_one_decision(draws
             if isinstance(command, Act):
                 acts += 1
                 assert isinstance(event, Planned)
-                assert command.generation == event.heard + 1
+                assert command.generation > max(event.heard, before.generation, proposed)
+                proposed = command.generation
                 assert command.decision.mode is Mode.AUTO or command.decision.action in state.approved
                 assert not before.started
                 assert state.successor == (None if state.is_stop else command.generation)

@@ -59,7 +59,7 @@ def commands(client: TestClient) -> list[tuple[str, str]]:
 
 def test_an_isolation_waits_for_approval_and_goes_ahead_when_it_comes(client: TestClient, agent: ScriptedAgent) -> None:
     set_mode(client, isolate="approve")
-    waiting = agent.fail(wait=1)
+    waiting = agent.fail(wait=2)
     assert (waiting["directive"], waiting["mode"]) == ("wait", "approve")
     assert "isolate of n2" in waiting["would"]
     incident = waiting["incident"]
@@ -67,7 +67,7 @@ def test_an_isolation_waits_for_approval_and_goes_ahead_when_it_comes(client: Te
     assert commands(client) == []
     approved = client.post(f"/api/v1/incidents/{incident}/approve", json={"comment": "go"})
     assert approved.status_code == 200, approved.json()
-    decided = agent.fail(wait=10)
+    decided = agent.fail(wait=60)
     assert (decided["directive"], decided["nodes"]) == ("shrink", {"exclude": ["n2"], "use": ["n1"]})
     assert decided["id"] == waiting["id"]
     assert commands(client) == [("n1", "restart_ranks"), ("n2", "stop_ranks")]
@@ -77,9 +77,9 @@ def test_an_isolation_waits_for_approval_and_goes_ahead_when_it_comes(client: Te
 
 def test_a_rejected_isolation_leaves_the_job_its_nodes(client: TestClient, agent: ScriptedAgent) -> None:
     set_mode(client, isolate="approve")
-    incident = agent.fail(wait=1)["incident"]
+    incident = agent.fail(wait=2)["incident"]
     assert client.post(f"/api/v1/incidents/{incident}/reject", json={"comment": "it is the cable"}).status_code == 200
-    decided = agent.fail(wait=10)
+    decided = agent.fail(wait=60)
     assert (decided["directive"], decided["nodes"]["exclude"]) == ("restart", [])
     assert "rejected by admin: it is the cable" in decided["why"]
     assert audits(client, "action.reject")
@@ -92,7 +92,7 @@ def test_a_caller_without_a_token_neither_approves_nor_raises_what_reaches_beyon
     client: TestClient, agent: ScriptedAgent
 ) -> None:
     set_mode(client, isolate="approve")
-    incident = agent.fail(wait=1)["incident"]
+    incident = agent.fail(wait=2)["incident"]
     del client.headers["Authorization"]
     assert client.post(f"/api/v1/incidents/{incident}/approve").status_code == 403
     refused = client.put("/api/v1/modes", json={"modes": {"isolate": "auto"}, "why": "because"})
@@ -130,7 +130,7 @@ def test_a_mode_that_makes_no_sense_is_refused(client: TestClient, admin: dict[s
 
 def test_freezing_stops_all_action_and_says_so_until_it_is_undone(client: TestClient, agent: ScriptedAgent) -> None:
     assert client.post("/api/v1/freeze", json={"on": True, "why": "firmware"}).json()["frozen"]
-    frozen = agent.fail(wait=10)
+    frozen = agent.fail(wait=60)
     assert frozen["directive"] == "none"
     assert "frozen (by admin: firmware)" in frozen["why"]
     assert commands(client) == []
@@ -138,12 +138,12 @@ def test_freezing_stops_all_action_and_says_so_until_it_is_undone(client: TestCl
     client.post("/api/v1/freeze", json={"on": False})
     agent.generation = 1
     agent.start("self")
-    assert agent.fail(wait=10)["directive"] == "restart"
+    assert agent.fail(wait=60)["directive"] == "restart"
     assert [entry.act for entry in audits(client, "freeze") + audits(client, "unfreeze")] == ["freeze", "unfreeze"]
 
 
 def test_commands_issued_before_a_freeze_are_not_given_out_during_it(client: TestClient, agent: ScriptedAgent) -> None:
-    agent.fail(wait=10)
+    agent.fail(wait=60)
     client.post("/api/v1/freeze", json={"on": True})
     assert agent.poll() == []
     client.post("/api/v1/freeze", json={"on": False})
