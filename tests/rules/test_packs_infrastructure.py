@@ -202,7 +202,7 @@ def test_a_dead_disk_explains_the_errors_that_programs_see() -> None:
 
 def test_an_oom_kill_explains_the_signal_that_the_launcher_saw() -> None:
     diagnosis = diagnose(
-        "torch/distributed/elastic/multiprocessing/api.py:826] failed (exitcode: -9) local_rank: 0 (pid: 1322) of binary: python\n"
+        "torch/distributed/elastic/multiprocessing/api.py:826] failed (exitcode: -9) local_rank: 0 (pid: 1322) of binary: py\n"
         "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=191.batch cgroup."
     )
     assert (diagnosis.reason, roots(diagnosis)) == ("host_oom_killed", [2])
