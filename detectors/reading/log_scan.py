@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from detectors.reading.conditions import ConditionLog, Presence
 from detectors.reading.ledger import Entry, Ledger, Match
 from detectors.reading.lines import LineMaker
+from detectors.reading.skew import StepPoint
 from detectors.reading.sources import Block, LineReader
 from detectors.reading.spans import SpanTracker
 from detectors.reading.steps import StepLog
@@ -38,6 +39,7 @@ class LogFindings:
     spans: dict[int, RankSpan] = field(default_factory=dict)
     last_lines: tuple[Line, ...] = ()
     kept: int = 0
+    points: tuple[StepPoint, ...] = ()
 
 
 class LogScan:
@@ -69,6 +71,7 @@ class LogScan:
             self._spans.spans(),
             last_lines,
             self._kept,
+            tuple(self._steps.points),
         )
 
     def _block(self, block: Block, dense: bool) -> None:

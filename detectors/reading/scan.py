@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from detectors.reading.conditions import Presence
 from detectors.reading.flight_recorder import compare_dumps
@@ -13,6 +13,7 @@ from detectors.reading.lines import LineMaker
 from detectors.reading.log_scan import LAST_LINES, LogFindings, LogScan
 from detectors.reading.nccl_ras import compare_samples
 from detectors.reading.records import MAX_DOCUMENT_BYTES, Document, match_lines, read_document
+from detectors.reading.skew import clock_offsets
 from detectors.reading.slurm import job_of_path, of_jobs
 from detectors.reading.sources import LineReader, Source, UnreadableInput, find_sources, text_source
 from detectors.reading.timestamps import Stamps
@@ -20,7 +21,7 @@ from rules.diagnosis import Input
 from rules.findings import Findings, RankSpan
 from rules.matcher import Matcher
 from rules.pack import Rule, RuleRole
-from rules.signal import Role, Signal, SignalKind, Trust
+from rules.signal import Line, Role, Signal, SignalKind, Trust
 from rules.taxonomy import UNKNOWN
 
 __all__ = ["SourceFindings", "combine", "scan_inputs", "scan_source", "scan_text"]
@@ -87,6 +88,7 @@ def combine(parts: Sequence[SourceFindings], rules: Sequence[Rule]) -> Findings:
     present = Presence()
     for part in parts:
         present |= part.log.present
+    offsets = clock_offsets(point for part in parts for point in part.log.points)
     signals: list[Signal] = []
     spans: dict[int, RankSpan] = {}
     for part in parts:
@@ -96,12 +98,36 @@ def combine(parts: Sequence[SourceFindings], rules: Sequence[Rule]) -> Findings:
         for rank, span in log.spans.items():
             spans[rank] = joined(spans[rank], span) if rank in spans else span
     return Findings(
-        signals=tuple(signals),
-        spans=spans,
+        signals=tuple(in_true_time(signal, offsets) for signal in signals),
+        spans={rank: span_in_true_time(span, offsets) for rank, span in spans.items()},
         inputs=tuple(part.source for part in parts if part.source.path),
         lines=sum(part.source.lines for part in parts),
         last_lines=tuple(line for part in parts for line in part.log.last_lines)[-LAST_LINES * 4 :],
     )
+
+
+def in_true_time(signal: Signal, offsets: Mapping[int, float]) -> Signal:
+    """`signal` with times as they would be if the clocks of all ranks agreed."""
+    if signal.line.rank not in offsets:
+        return signal
+    return replace(signal, line=corrected(signal.line, offsets), last=signal.last and corrected(signal.last, offsets))
+
+
+def span_in_true_time(span: RankSpan, offsets: Mapping[int, float]) -> RankSpan:
+    offset = offsets.get(span.rank)
+    if offset is None:
+        return span
+    return replace(
+        span,
+        first_time=None if span.first_time is None else span.first_time - offset,
+        last_time=None if span.last_time is None else span.last_time - offset,
+        last_line=span.last_line and corrected(span.last_line, offsets),
+    )
+
+
+def corrected(line: Line, offsets: Mapping[int, float]) -> Line:
+    offset = offsets.get(line.rank) if line.rank is not None else None
+    return line if offset is None or line.time is None else replace(line, time=line.time - offset)
 
 
 def joined(one: RankSpan, other: RankSpan) -> RankSpan:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from detectors.reading.ledger import Entry
 from detectors.reading.lines import LineMaker
+from detectors.reading.skew import StepPoint
 from rules.matcher import Matcher
 
 __all__ = ["StepLog"]
@@ -13,6 +15,8 @@ __all__ = ["StepLog"]
 # Of the completed steps before a signal, this many are looked at for the last of each rank.
 STEPS_BEFORE = 512
 MAX_STEPS = 20_000
+# More than these tell no more of the ranks' clocks.
+MAX_POINTS = 4_096
 
 
 class StepLog:
@@ -24,6 +28,8 @@ class StepLog:
         self._waiting: deque[tuple[int, int, bytes]] = deque(maxlen=STEPS_BEFORE)
         self._entries: list[Entry] = []
         self._no_step = 0
+        # When each rank completed which step, as far as the steps before signals tell.
+        self.points: list[StepPoint] = []
 
     def note(self, rule: int, number: int, raw: bytes) -> None:
         """Line `number` tells of a completed step."""
@@ -41,12 +47,21 @@ class StepLog:
         if not self._waiting:
             return
         last = {self._maker.rank(raw): (rule, number, raw) for rule, number, raw in self._waiting}
+        if len(self.points) < MAX_POINTS:
+            self.points.extend(self._points())
         self._waiting.clear()
         for rule, number, raw in last.values():
             line = self._maker.make(raw, number)
             self._entries.append(Entry(rule, self._matcher.captures(rule, line.text), line))
         if len(self._entries) > MAX_STEPS:
             del self._entries[MAX_STEPS // 2 : -MAX_STEPS // 2]
+
+    def _points(self) -> Iterator[StepPoint]:
+        for rule, number, raw in self._waiting:
+            line = self._maker.make(raw, number)
+            step = self._matcher.captures(rule, line.text).get("step", "")
+            if line.rank is not None and line.time is not None and step.isascii() and step.isdigit() and len(step) < 18:
+                yield StepPoint(line.rank, int(step), line.time)
 
     def entries(self) -> tuple[Entry, ...]:
         return tuple(self._entries)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors.reading.flight_recorder import Dump, compare_dumps, parse_dump, read_plain_pickle
@@ -118,6 +118,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         parse_dump(read_plain_pickle(b"\x80\x02" + data), "x")
 
 
+settings_for_large = settings(max_examples=40)
 json_like = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from([*entry(1), "x"]), inner, max_size=6),
@@ -125,6 +126,7 @@ json_like = st.recursive(
 )
 
 
+@settings_for_large
 @given(
     st.lists(
         st.one_of(

@@ -32,7 +32,7 @@ rules:
 - {code: T-CODE, role: root, reason: python_code_error, any: ['(?:^|[\]\)>|:] ?)(?:TypeError|ShardError): ', 'raise ShardError']}
 - {code: T-EXIT, role: context, marks: exit, any: ['exitcode  : -?[1-9]'], captures: ['exitcode  : (?P<exit_code>-?\d+)']}
 - {code: T-WHOLE, title: whole, role: root, reason: process_killed_sigkill, any: ['exit code -9'], none: ['Xid']}
-- {code: T-STEP, title: step, role: routine, marks: progress, any: ['step \d+ loss']}
+- {code: T-STEP, title: step, role: routine, marks: progress, any: ['step \d+ loss'], captures: ['step (?P<step>\d+)']}
 - {code: T-LOAD, title: load, role: context, marks: loading, any: ['loading .* loss']}
 - {code: T-DULL, title: dull, role: routine, any: ['heartbeat']}
 """
@@ -215,3 +215,20 @@ def test_each_failure_of_a_launcher_summary_knows_its_rank_node_and_time(matcher
         "observed": "first",
     }
     assert (found["1"]["rank"], found["1"]["node"]) == ("9", "node-7")
+
+
+def test_times_of_a_rank_with_a_wrong_clock_are_put_right(matcher: Matcher) -> None:
+    steps = "".join(
+        f"[rank{rank}]: 2026-11-28 10:{5 if rank == 2 else 0:02d}:{step:02d} step {step} loss 2\n"
+        for step in range(5)
+        for rank in range(4)
+    )
+    text = steps + "[rank2]: 2026-11-28 10:05:10: TypeError: a\n[rank1]: 2026-11-28 10:00:12: TypeError: b\n"
+    times = {signal.line.rank: signal.line.time for signal in scan(matcher, text).signals if signal.rule == "T-CODE"}
+    assert times == {2: 1795860010.0, 1: 1795860012.0}
+
+
+def test_a_time_of_day_alone_runs_on_over_midnight(matcher: Matcher) -> None:
+    text = "2026-11-27 23:59:50 start\n2026-11-27 23:59:58: TypeError: a\n00:00:03 NVRM: Xid (PCI:0000:91:00): 79, x\n"
+    times = [signal.line.time for signal in scan(matcher, text).signals]
+    assert times == [1795823998.0, 1795824003.0]
