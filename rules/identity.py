@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["JOB_KEYS", "Subject", "job_of", "subject_of"]
+__all__ = ["JOB_KEYS", "RANK_KEYS", "Subject", "job_of", "subject_of"]
 
 # The first of these that a record carries names its job; the order is a setting of the service.
 JOB_KEYS = ("pitstop_job", "job.id", "job_id", "slurm_job_id", "k8s.job.name")

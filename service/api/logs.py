@@ -14,6 +14,7 @@ from service.access import Principal, PrincipalDependency, Right, Role, allow
 from service.diagnoses import diagnose_text
 from service.ingest.intake import Taken
 from service.ingest.matching import MatcherDied, Overloaded
+from service.ingest.otlp import partial_success
 from service.ingest.preparation import Body, Door
 from service.ingest.protocol import Limits, ProtocolError, TooLarge
 from service.ingest.writer import WriteFailed
@@ -21,10 +22,11 @@ from service.keptlines import LineQuery, read_page
 from service.problems import Problem
 from service.state import Service, ServiceDependency
 
-__all__ = ["DIAGNOSE_PATH", "LOGS_PATH", "LOKI_PATH", "router"]
+__all__ = ["DIAGNOSE_PATH", "LOGS_PATH", "LOKI_PATH", "OTLP_PATH", "router"]
 
 LOGS_PATH = "/api/v1/logs"
 LOKI_PATH = "/loki/api/v1/push"
+OTLP_PATH = "/v1/logs"
 DIAGNOSE_PATH = "/api/v1/diagnose"
 BATCH_ID = re.compile(r"[\x21-\x7e]{1,128}")
 RETRY_SECONDS = "1"
@@ -79,6 +81,15 @@ async def push_loki(request: Request, service: ServiceDependency, principal: Pri
     """Loki's push API: JSON, or a snappy block of protobuf."""
     await take(request, service, principal, Door.LOKI)
     return Response(status_code=204)
+
+
+@router.post(OTLP_PATH, operation_id="exportOtlpLogs", dependencies=[Depends(allow(Right.INGEST))])
+async def export_otlp(request: Request, service: ServiceDependency, principal: PrincipalDependency) -> Response:
+    """OTLP/HTTP logs. Records that could not be taken are counted in `partialSuccess`."""
+    taken = await take(request, service, principal, Door.OTLP)
+    as_json = "json" in request.headers.get("content-type", "")
+    answer = partial_success(taken.prepared.rejected, taken.prepared.why_rejected, as_json)
+    return Response(answer, media_type="application/json" if as_json else "application/x-protobuf")
 
 
 def moment(value: str | None, name: str) -> float | None:

@@ -16,6 +16,7 @@ from rules.signal import Trust
 from service.chunks import encode_chunk
 from service.ingest.loki import decode_loki_json, decode_loki_protobuf
 from service.ingest.ndjson import decode_ndjson
+from service.ingest.otlp import decode_otlp_json, decode_otlp_protobuf
 from service.ingest.protocol import Decoded, Limits, LineRecord, StreamKey, decompressed
 
 __all__ = ["Body", "Door", "Prepared", "PreparedStream", "prepare"]
@@ -71,19 +72,28 @@ class Prepared:
     identity: str = ""
 
 
-def decode(body: Body) -> Decoded:
-    data = decompressed(body.data, body.encoding, body.limits)
-    if body.door is Door.NDJSON:
-        return decode_ndjson(data, body.limits, body.received_at)
-    if "json" in body.content_type:
-        return decode_loki_json(data, body.limits, body.job_keys)
-    return decode_loki_protobuf(decompressed(data, "snappy", body.limits), body.limits, body.job_keys)
+def decode(body: Body, data: bytes) -> Decoded:
+    as_json = "json" in body.content_type
+    now_ns = int(body.received_at * 1e9)
+    match body.door:
+        case Door.NDJSON:
+            return decode_ndjson(data, body.limits, body.received_at)
+        case Door.OTLP if as_json:
+            return decode_otlp_json(data, body.limits, body.job_keys, now_ns)
+        case Door.OTLP:
+            return decode_otlp_protobuf(data, body.limits, body.job_keys, now_ns)
+        case Door.LOKI if as_json:
+            return decode_loki_json(data, body.limits, body.job_keys)
+        case Door.LOKI:
+            return decode_loki_protobuf(decompressed(data, "snappy", body.limits), body.limits, body.job_keys)
 
 
 def prepare(body: Body, matcher: Matcher, redactor: Redactor) -> Prepared:
     """Raises ProtocolError where the body is not what its door takes."""
-    decoded = decode(body)
-    identity = hashlib.sha256(body.data).hexdigest()
+    data = decompressed(body.data, body.encoding, body.limits)
+    decoded = decode(body, data)
+    # Of the content, not of the body: a sender that compresses again may not write the same bytes.
+    identity = hashlib.sha256(data).hexdigest()
     texts: list[list[bytes]] = []
     for lines in decoded.streams.values():
         block = b"".join(line.text + b"\n" for line in lines)

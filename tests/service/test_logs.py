@@ -9,9 +9,13 @@ from typing import Any
 import cramjam
 import pytest
 from fastapi.testclient import TestClient
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 
 LOGS = "/api/v1/logs"
 LOKI = "/loki/api/v1/push"
+OTLP = "/v1/logs"
+JSON = {"Content-Type": "application/json"}
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
 
 
 def ndjson(*lines: str, **fields: Any) -> bytes:
@@ -49,6 +53,21 @@ def push_request(labels: str, *lines: str) -> bytes:
         field(2, field(1, field(1, 1_700_000_000) + field(2, n)) + field(2, line.encode())) for n, line in enumerate(lines)
     )
     return bytes(cramjam.snappy.compress_raw(field(1, field(1, labels.encode()) + entries + field(3, 7))))
+
+
+def otlp_json(*bodies: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    records = [{"timeUnixNano": "1700000000000000000", "body": body, "attributes": []} | fields for body in bodies]
+    resource = {
+        "attributes": [{"key": name, "value": {"stringValue": value}} for name, value in (("host.name", "n5"), ("job.id", "9"))]
+    }
+    return {"resourceLogs": [{"resource": resource, "scopeLogs": [{"logRecords": records}]}]}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {"stringValue": "x"}
+    for _ in range(levels):
+        value = {"arrayValue": {"values": [value]}}
+    return value
 
 
 def test_a_batch_comes_back_line_by_line_with_where_it_came_from(client: TestClient) -> None:
@@ -96,6 +115,40 @@ def test_a_loki_push_sent_again_is_stored_once(client: TestClient) -> None:
     assert lines_of(client) == ["a", "b"]
 
 
+def test_otlp_json_maps_resource_and_record_attributes(client: TestClient) -> None:
+    attributes = [{"key": "rank", "value": {"intValue": "2"}}, {"key": "trace", "value": {"stringValue": "t1"}}]
+    body = otlp_json(
+        {"stringValue": "hello"}, {"kvlistValue": {"values": [{"key": "a", "value": {"intValue": "1"}}]}}, attributes=attributes
+    )
+    answer = client.post(OTLP, json=body)
+    assert (answer.status_code, answer.json()) == (200, {})
+    items = client.get(LOGS, params={"job": "9", "node": "n5", "rank": 2}).json()["items"]
+    assert [item["line"] for item in items] == ["hello", '{"a": 1}']
+
+
+def test_otlp_protobuf_keeps_the_stack_trace_of_an_exception(client: TestClient) -> None:
+    request = ExportLogsServiceRequest()
+    record = request.resource_logs.add().scope_logs.add().log_records.add(time_unix_nano=1_700_000_000_000_000_000)
+    record.body.string_value = "step failed"
+    record.attributes.add(key="exception.stacktrace").value.string_value = "Traceback:\nValueError: x"
+    answer = client.post(
+        OTLP, content=gzip.compress(request.SerializeToString()), headers=PROTOBUF | {"Content-Encoding": "gzip"}
+    )
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert lines_of(client) == ["step failed", "Traceback:", "ValueError: x"]
+
+
+def test_an_otlp_record_that_cannot_be_taken_is_counted_and_the_others_are_kept(client: TestClient) -> None:
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    records.add(time_unix_nano=2**64 - 1).body.string_value = "too late"
+    records.add(observed_time_unix_nano=5).body.string_value = "in time"
+    answer = client.post(OTLP, content=request.SerializeToString(), headers=PROTOBUF)
+    partial = ExportLogsServiceResponse.FromString(answer.content).partial_success
+    assert (partial.rejected_log_records, partial.error_message) == (1, "a record's time is out of range")
+    assert lines_of(client) == ["in time"]
+
+
 def test_secrets_are_taken_out_before_storing(client: TestClient) -> None:
     client.post(LOGS, content=ndjson("export DB_PASSWORD=correcthorse"))
     assert lines_of(client) == ["export DB_PASSWORD=[redacted:named-secret]"]
@@ -139,13 +192,20 @@ def test_lines_are_found_by_text_and_time(client: TestClient) -> None:
         (LOGS, gzip.compress(ndjson("good"))[:-9], {"Content-Encoding": "gzip"}, 400),
         (LOGS, ndjson("good"), {"Content-Encoding": "br"}, 400),
         (LOGS, gzip.compress(b" " * 70_000_000), {"Content-Encoding": "gzip"}, 413),
-        (LOKI, b"{}", {"Content-Type": "application/json"}, 400),
-        (LOKI, b'{"streams": [{"stream": {"a": 1}, "values": []}]}', {"Content-Type": "application/json"}, 400),
-        (LOKI, b'{"streams": [{"stream": {}, "values": [["soon", "x"]]}]}', {"Content-Type": "application/json"}, 400),
-        (LOKI, b"garbage", {"Content-Type": "application/x-protobuf"}, 400),
-        (LOKI, b"\xff\xff\xff\xff\x0f", {"Content-Type": "application/x-protobuf"}, 413),
-        (LOKI, bytes(cramjam.snappy.compress_raw(b"\x0a\xff")), {"Content-Type": "application/x-protobuf"}, 400),
-        (LOKI, push_request("no braces", "x"), {"Content-Type": "application/x-protobuf"}, 400),
+        (LOKI, b"{}", JSON, 400),
+        (LOKI, b'{"streams": [{"stream": {"a": 1}, "values": []}]}', JSON, 400),
+        (LOKI, b'{"streams": [{"stream": {}, "values": [["soon", "x"]]}]}', JSON, 400),
+        (LOKI, b"garbage", PROTOBUF, 400),
+        (LOKI, b"\xff\xff\xff\xff\x0f", PROTOBUF, 413),
+        (LOKI, bytes(cramjam.snappy.compress_raw(b"\x0a\xff")), PROTOBUF, 400),
+        (LOKI, push_request("no braces", "x"), PROTOBUF, 400),
+        (OTLP, b"[]", JSON, 400),
+        (OTLP, b'{"resourceLogs": [1]}', JSON, 400),
+        (OTLP, json.dumps(otlp_json({"stringValue": "x"}, timeUnixNano="soon")).encode(), JSON, 400),
+        (OTLP, json.dumps(otlp_json("text")).encode(), JSON, 400),
+        (OTLP, b'{"resourceLogs":' * 10_000, JSON, 400),
+        (OTLP, json.dumps(otlp_json(nested(70))).encode(), JSON, 400),
+        (OTLP, b"\xff\xff", PROTOBUF, 400),
         ("/api/v1/diagnose", b"  ", {}, 400),
     ],
 )
