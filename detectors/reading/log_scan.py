@@ -62,7 +62,7 @@ class LogScan:
         for block in reader:
             self._block(block, reader.bytes <= DENSE_BYTES)
         self._settle(None)
-        self._steps.settle()
+        self._steps.finish()
         last_lines = tuple(self._maker.make(raw, number) for number, raw in self._tail)
         return LogFindings(
             (*self._certain.entries(), *self._steps.entries()),
@@ -101,7 +101,7 @@ class LogScan:
             return
         if rule.marks in (Mark.LOADING, Mark.PREPARATION):
             self._steps.not_a_step(number)
-        self._steps.settle()
+        self._steps.settle(self._maker.rank(raw))
         if hit.clause is not Clause.ANY:
             self._conditions.note(hit, number, self._maker.rank(raw))
             return

@@ -1,4 +1,4 @@
-"""The last completed step of each rank before each signal and at the end: what was running when something else was said."""
+"""The last completed step of a rank before each of its signals and at the end: what ran when something else was said."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ class StepLog:
         self._maker = maker
         self._waiting: deque[tuple[int, int, bytes]] = deque(maxlen=STEPS_BEFORE)
         self._entries: list[Entry] = []
+        # The newest step that was looked at for a rank; older ones need no second look.
+        self._seen: dict[int | None, int] = {}
         self._no_step = 0
         # When each rank completed which step, as far as the steps before signals tell.
         self.points: list[StepPoint] = []
+        self._pointed = 0
 
     def note(self, rule: int, number: int, raw: bytes) -> None:
         """Line `number` tells of a completed step."""
@@ -42,26 +45,39 @@ class StepLog:
         if self._waiting and self._waiting[-1][1] == number:
             self._waiting.pop()
 
-    def settle(self) -> None:
-        """A signal follows, or the end: keep the last of each rank among those noted since the last call."""
-        if not self._waiting:
-            return
-        last = {self._maker.rank(raw): (rule, number, raw) for rule, number, raw in self._waiting}
-        if len(self.points) < MAX_POINTS:
-            self.points.extend(self._points())
-        self._waiting.clear()
-        for rule, number, raw in last.values():
-            line = self._maker.make(raw, number)
-            self._entries.append(Entry(rule, self._matcher.captures(rule, line.text), line))
+    def settle(self, rank: int | None) -> None:
+        """A signal of `rank` follows: keep the last step of that rank."""
+        self._collect_points()
+        seen = self._seen.get(rank, 0)
+        self._seen[rank] = seen
+        if self._waiting:
+            self._seen[rank] = self._waiting[-1][1]
+        for rule, number, raw in reversed(self._waiting):
+            if number <= seen:
+                return
+            if self._maker.rank(raw) == rank:
+                line = self._maker.make(raw, number)
+                self._entries.append(Entry(rule, self._matcher.captures(rule, line.text), line))
+                break
         if len(self._entries) > MAX_STEPS:
             del self._entries[MAX_STEPS // 2 : -MAX_STEPS // 2]
 
-    def _points(self) -> Iterator[StepPoint]:
+    def finish(self) -> None:
+        """The end: keep the last step of every rank that gave a signal."""
+        for rank in tuple(self._seen):
+            self.settle(rank)
+
+    def _collect_points(self) -> None:
+        if len(self.points) >= MAX_POINTS or not self._waiting or self._waiting[-1][1] <= self._pointed:
+            return
         for rule, number, raw in self._waiting:
+            if number <= self._pointed:
+                continue
             line = self._maker.make(raw, number)
             step = self._matcher.captures(rule, line.text).get("step", "")
             if line.rank is not None and line.time is not None and step.isascii() and step.isdigit() and len(step) < 18:
-                yield StepPoint(line.rank, int(step), line.time)
+                self.points.append(StepPoint(line.rank, int(step), line.time))
+        self._pointed = self._waiting[-1][1]
 
     def entries(self) -> tuple[Entry, ...]:
         return tuple(self._entries)
