@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 from detectors.reading.ledger import Entry
 from detectors.reading.lines import LineMaker
@@ -16,7 +15,7 @@ __all__ = ["StepLog"]
 STEPS_BEFORE = 512
 MAX_STEPS = 20_000
 # More than these tell no more of the ranks' clocks.
-MAX_POINTS = 4_096
+MAX_POINTS = 512
 
 
 class StepLog:
