@@ -1,0 +1,1 @@
+"""The stories of `pitstop demo`, each on real processes."""
