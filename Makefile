@@ -17,6 +17,7 @@ $(STAMP): requirements.lock pyproject.toml sdk/pyproject.toml
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet -r requirements.lock
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps -e ./sdk -e .
+	$(BIN)/python -c "import torch.distributed, torch._dynamo"  # compiles to bytecode once, not in the first rank of a test
 	touch $@
 
 demo: $(STAMP)

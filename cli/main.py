@@ -12,6 +12,7 @@ __all__ = ["COMMANDS", "UsageError", "fail", "run"]
 
 # name -> (module under cli/, one line of help); only the module of the command that runs is imported.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("demo", "play a story on real processes, end to end"),
     "diagnose": ("diagnose", "say what broke, and why, from what a run left behind"),
     "evaluate": ("evaluate", "measure diagnoses against a labelled corpus"),
     "serve": ("serve", "the service: API, dashboard, ingest, recovery"),

@@ -111,6 +111,7 @@ def failure_document(
                 "error": None if item.error is None else item.error[:MAX_ERROR_CHARACTERS],
                 "step": item.step,
                 "time": item.time,
+                "raised_at": item.error_time,
             }
             for item in failed
         ],

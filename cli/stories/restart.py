@@ -17,6 +17,7 @@ from cli.stories.stage import Stage, StoryError
 __all__ = ["FaultReport", "tell"]
 
 TRAINING = Path(__file__).with_name("tiny_gpt.py")
+ROLES = ("root", "cascade", "teardown", "context")
 SETTLED = ("verified", "resolved")
 
 
@@ -47,8 +48,14 @@ def launch(stage: Stage, job: str, *script: str) -> Any:
 
 def processes_of(stage: Stage, job: str) -> dict[int, int]:
     """The process id of each rank in the present attempt."""
-    document = stage.get(f"/api/v1/jobs/{job}") or {}
-    return {rank["rank"]: rank["pid"] for rank in document.get("ranks", []) if rank.get("pid")}
+    attempts = (stage.get(f"/api/v1/jobs/{job}") or {}).get("attempts", [])
+    return {rank["rank"]: rank["pid"] for rank in attempts[-1]["ranks"]} if attempts else {}
+
+
+def directive_of(incident: dict[str, Any]) -> str:
+    """What the launcher of the incident's job was told last, or what the recovery carried out."""
+    told = [recovery["directive"]["directive"] for recovery in incident["recoveries"] if recovery["directive"]]
+    return str(told[-1]) if told else "wait"
 
 
 def alive(pid: int) -> bool:
@@ -60,7 +67,8 @@ def alive(pid: int) -> bool:
 
 def print_incident(incident: dict[str, Any], say: Callable[[str], None]) -> None:
     say(f"  {incident['severity']}  {incident['reason']}  ({incident['source']})  {incident['summary']}")
-    for line in incident["evidence"][:3]:
+    shown = sorted(incident["evidence"], key=lambda line: ROLES.index(line["role"]))
+    for line in shown[:3]:
         where = "" if line.get("rank") is None else f"[rank {line['rank']}] "
         say(f"    {line['role']:<8} {where}{line['text'].strip()[:110]}")
     for entry in incident["timeline"]:
@@ -79,7 +87,7 @@ def killed_rank(stage: Stage, say: Callable[[str], None]) -> FaultReport:
     os.kill(victim, signal.SIGKILL)
     say(f"  step {step_before}: kill -9 {victim}")
     incident = stage.wait_for("an incident", lambda: stage.incident_of(job), 30)
-    noticed = seconds_of(incident["first_seen"]) - killed_at
+    noticed = first_exit(incident)["time"] - killed_at
     incident = stage.wait_for("the recovery to be verified", lambda: settled(stage, job), 90)
     step_after = stage.wait_for("training beyond where it died", lambda: passed(stage, job, step_before), 60)
     print_incident(incident, say)
@@ -93,7 +101,7 @@ def killed_rank(stage: Stage, say: Callable[[str], None]) -> FaultReport:
         round(noticed, 3),
         incident["reason"],
         incident["severity"],
-        incident["directive"],
+        directive_of(incident),
         step_after > step_before,
         step_before,
         step_after,
@@ -120,7 +128,7 @@ def lasting_bug(stage: Stage, say: Callable[[str], None]) -> FaultReport:
     stage.wait_for("the decision to stop to be verified", lambda: settled(stage, job), 60)
     status = launcher.wait(timeout=60)
     incident = stage.incident_of(job) or incident
-    noticed = noticed_after_failure(incident)
+    noticed = first_exit(incident)["time"] - first_exit(incident)["raised_at"]
     print_incident(incident, say)
     notified = [entry for entry in incident["notifications"] if entry["audience"] == "owner"]
     gone = not any(alive(pid) for pid in processes.values())
@@ -131,17 +139,17 @@ def lasting_bug(stage: Stage, say: Callable[[str], None]) -> FaultReport:
         round(noticed, 3),
         incident["reason"],
         incident["severity"],
-        incident["directive"],
+        directive_of(incident),
         status == 1 and gone and not restarted and bool(notified),
         bad_step - 1,
         None,
     )
 
 
-def noticed_after_failure(incident: dict[str, Any]) -> float:
-    """Seconds from the time that the failing line bears to the incident."""
-    times = [seconds_of(line["time"]) for line in incident["evidence"] if line.get("time")]
-    return max(0.0, seconds_of(incident["first_seen"]) - min(times)) if times else 0.0
+def first_exit(incident: dict[str, Any]) -> dict[str, Any]:
+    """The first observed failure of the incident, as the agent reported it."""
+    first: dict[str, Any] = incident["failures"][0]["report"]["failed"][0]
+    return first
 
 
 def tell(stage: Stage, say: Callable[[str], None]) -> dict[str, Any]:

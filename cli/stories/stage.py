@@ -109,7 +109,7 @@ class Stage:
     def step_of(self, job: str) -> int:
         """The last step that every rank of `job` reported, or -1."""
         document = self.get(f"/api/v1/jobs/{job}")
-        steps = [rank["step"] for rank in (document or {}).get("ranks", []) if rank.get("step") is not None]
+        steps = [rank["step"] for rank in (document or {}).get("rank_states", []) if rank["step"] is not None]
         return min(steps, default=-1)
 
     def close(self) -> None:

@@ -30,6 +30,9 @@ ABORTED = (
     "signal 6: aborted by a watchdog or an uncaught exception; the summary alone names no cause",
 )
 ENDED = ("process_exit_unattributed", 22, "only the exit of the process is visible")
+# A process that died by its own signal is why its peers lost it; that they did says nothing more.
+DIED_ALONE = frozenset((-7, -9, -11))
+SURVIVORS_COMPLAIN = frozenset(("remote_peer_lost", "nccl_timeout_unattributed", "process_exit_unattributed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +114,5 @@ def infer_exits(observations: Sequence[Observation], timeline: Timeline) -> list
     if code == -9 and (loading := timeline.standing(min(roots, key=lambda item: item.order), Mark.LOADING)):
         why = f"killed with signal 9 while weights were being loaded ({position(loading.last)})"
         return [Inference("host_oom_model_loading", 46, (loading, *roots), why, domain, frozenset(("process_killed_sigkill",)))]
-    return [Inference(reason, weight, roots, why, domain, frozenset((UNKNOWN,)), established=False)]
+    explains = SURVIVORS_COMPLAIN | {UNKNOWN} if code in DIED_ALONE else frozenset((UNKNOWN,))
+    return [Inference(reason, weight, roots, why, domain, explains, established=False)]

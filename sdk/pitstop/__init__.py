@@ -1,5 +1,9 @@
 """Pitstop inside a training process: `import pitstop`. Nothing is imported until a name is asked for."""
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pitstop.monitor import Monitor, init
+
 __all__ = ["Monitor", "init"]
 
 

@@ -100,6 +100,7 @@ def error_document(error: BaseException, rank: Optional[int], step: Optional[int
     information: Dict[str, Any] = {
         "py_callstack": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
         "timestamp": str(int(time.time())),
+        "raised_at": time.time(),
     }
     if rank is not None:
         information["rank"] = rank
@@ -109,7 +110,10 @@ def error_document(error: BaseException, rank: Optional[int], step: Optional[int
 
 
 def parse_error_document(text: str) -> Optional[Dict[str, Any]]:
-    """{"message", "callstack", "timestamp", "step"} of an error file; None where it is not one. Absent parts are None."""
+    """{"message", "callstack", "timestamp", "step"} of an error file; None where it is not one. Absent parts are None.
+
+    "timestamp" is in seconds since the epoch: to the second from torchelastic's own handler, exact from ours.
+    """
     try:
         document = json.loads(text)
     except ValueError:
@@ -122,7 +126,7 @@ def parse_error_document(text: str) -> Optional[Dict[str, Any]]:
     information = message.get("extraInfo")
     information = information if isinstance(information, dict) else {}
     try:
-        timestamp: Optional[float] = float(information.get("timestamp"))  # type: ignore[arg-type]
+        timestamp: Optional[float] = float(information.get("raised_at", information.get("timestamp")))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         timestamp = None
     step = information.get("step")

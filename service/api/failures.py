@@ -37,6 +37,9 @@ class FailedRank(Document):
     exit_code: Annotated[int, Field(ge=-255, le=2**31 - 1)] | None = None
     signal: Annotated[int, Field(ge=0, le=128)] | None = None
     error: Text | dict[str, Any] | None = None
+    # When the agent saw the process end, and when the process itself raised: seconds since the epoch.
+    time: float | None = None
+    raised_at: float | None = None
 
 
 class NamedCheckpoint(Document):

@@ -17,6 +17,7 @@ from service.state import ServiceDependency
 from service.store.access import audit
 from service.store.database import timestamp
 from service.store.incidents import Alert, Failure, Incident, timeline
+from service.store.recoveries import Notification, RecoveryRow
 from service.timeline import IncidentState, incident_document, move
 
 __all__ = ["IncidentId", "incident_or_404", "router"]
@@ -63,6 +64,30 @@ def failure_document(failure: Failure) -> dict[str, Any]:
     }
 
 
+def recovery_document(recovery: RecoveryRow) -> dict[str, Any]:
+    return {
+        "id": str(recovery.id),
+        "attempt": recovery.attempt,
+        "generation": recovery.generation,
+        "stage": recovery.stage,
+        "over": recovery.over,
+        "directive": recovery.directive,
+        "relaunches": recovery.relaunches,
+        "created_at": timestamp(recovery.created_at),
+        "updated_at": timestamp(recovery.updated_at),
+    }
+
+
+def notification_document(notification: Notification) -> dict[str, Any]:
+    return {
+        "audience": notification.audience,
+        "recipient": notification.recipient,
+        "text": notification.text,
+        "channels": notification.channels,
+        "created_at": timestamp(notification.created_at),
+    }
+
+
 @router.get("", operation_id="listIncidents", dependencies=[Depends(allow(Right.READ))])
 def list_incidents(
     service: ServiceDependency,
@@ -90,7 +115,7 @@ def list_incidents(
 
 @router.get("/{incident_id}", operation_id="getIncident", dependencies=[Depends(allow(Right.READ))])
 def get_incident(incident_id: IncidentId, service: ServiceDependency) -> dict[str, Any]:
-    """One incident with its diagnosis, timeline, failures and alerts."""
+    """One incident with its diagnosis, timeline, recoveries, notifications, failures and alerts."""
     with service.store.reading() as session:
         incident = incident_or_404(session, incident_id)
         entries = timeline(session, incident_id)
@@ -99,12 +124,20 @@ def get_incident(incident_id: IncidentId, service: ServiceDependency) -> dict[st
         ).all()
         alert_count = session.scalar(select(func.count()).select_from(Alert).where(Alert.incident_id == incident_id)) or 0
         failures = session.scalars(select(Failure).where(Failure.incident_id == incident_id).order_by(Failure.id)).all()
+        recoveries = session.scalars(
+            select(RecoveryRow).where(RecoveryRow.incident_id == incident_id).order_by(RecoveryRow.id)
+        ).all()
+        notifications = session.scalars(
+            select(Notification).where(Notification.incident_id == incident_id).order_by(Notification.id)
+        ).all()
     return {
         **incident_document(incident),
         "diagnosis": incident.diagnosis,
         "evidence": (incident.diagnosis or {}).get("evidence", []),
         "timeline": [timeline_document(entry) for entry in entries],
         "failures": [failure_document(failure) for failure in failures],
+        "recoveries": [recovery_document(recovery) for recovery in recoveries],
+        "notifications": [notification_document(notification) for notification in notifications],
         "alerts": {"total": alert_count, "items": [alert_document(alert) for alert in alerts]},
     }
 

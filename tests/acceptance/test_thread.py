@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli.stories.restart import alive, processes_of, settled
+from cli.stories.restart import alive, directive_of, processes_of, settled
 from cli.stories.stage import Stage
 
 pytestmark = pytest.mark.acceptance
@@ -70,7 +70,7 @@ def test_a_recovery_survives_kill_9_of_the_service_and_completes_once(stage: Sta
     service.wait()
     stage.serve()
     incident = stage.wait_for("the recovery to be verified", lambda: settled(stage, "survivor"), 60)
-    assert incident["directive"] == "restart"
+    assert directive_of(incident) == "restart"
     attempts = stage.get("/api/v1/jobs/survivor")["attempts"]
     assert [attempt["generation"] for attempt in attempts] == sorted({attempt["generation"] for attempt in attempts})
     assert len(attempts) == 2
