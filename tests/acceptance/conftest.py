@@ -23,7 +23,7 @@ first = int(mark.read_text()) + 1 if mark.exists() else 0
 for step in range(first, int(sys.argv[2])):
     with monitor.step(step):
         time.sleep(0.02)
-    unfinished = mark.with_suffix(".unfinished")
+    unfinished = mark.with_name(mark.name + ".unfinished")
     unfinished.write_text(str(step))
     unfinished.replace(mark)
     if step % 10 == 0:

@@ -70,7 +70,9 @@ def test_a_recovery_survives_kill_9_of_the_service_and_completes_once(stage: Sta
     service.wait()
     stage.serve()
     incident = stage.wait_for("the recovery to be verified", lambda: settled(stage, "survivor"), 60)
-    assert directive_of(incident) == "restart"
+    # An agent that hears nothing for 5 s acts by itself: then there is nothing left for the service to order.
+    assert directive_of(incident) in ("restart", "none")
+    assert sum(recovery["relaunches"] for recovery in incident["recoveries"]) <= 1
     attempts = stage.get("/api/v1/jobs/survivor")["attempts"]
     assert [attempt["generation"] for attempt in attempts] == sorted({attempt["generation"] for attempt in attempts})
     assert len(attempts) == 2
@@ -91,7 +93,7 @@ def test_a_job_goes_on_untouched_when_the_service_is_killed_and_stays_away(
     assert marks == [299, 299]
     assert not any(alive(pid) for pid in before.values())
     log = (stage.folder / "alone.log").read_text(encoding="utf-8")
-    assert "cannot reach" in log.lower() or "unreachable" in log.lower()
+    assert "going on without it" in log
 
 
 def test_ranks_outlive_a_killed_launcher_and_the_next_one_takes_them_over(
