@@ -39,10 +39,11 @@ class Intake:
         Without a `batch_id` of its sender's, a Loki or OTLP body sent again is known by its content.
         """
         prepared = await asyncio.wrap_future(self._pool.submit(len(body.data), prepare_body, body))
+        named = batch_id is not None
         if batch_id is None and body.door is not Door.NDJSON:
             batch_id = f"sha256:{prepared.identity}"
         identity = None if batch_id is None else f"{origin}:{batch_id}"
-        stored = await asyncio.wrap_future(self._writer.submit(prepared, body.door, origin, identity))
+        stored = await asyncio.wrap_future(self._writer.submit(prepared, body.door, origin, identity, named))
         if not stored.duplicate:
             self._metrics.lines.labels(body.door).inc(prepared.accepted)
             self._metrics.bytes.labels(body.door).inc(prepared.bytes)

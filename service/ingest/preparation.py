@@ -55,6 +55,8 @@ class PreparedStream:
     last_time: float
     data: bytes
     dropped: dict[str, int]
+    # 8 bytes for each kept line, where its sender may send it again in another batch.
+    digests: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def prepare(body: Body, matcher: Matcher, redactor: Redactor) -> Prepared:
     streams: list[PreparedStream] = []
     start = 0
     for (key, lines), redacted in zip(decoded.streams.items(), texts, strict=True):
-        streams.append(prepare_stream(key, lines, redacted, routine, start, body.vouching_node))
+        streams.append(prepare_stream(key, lines, redacted, routine, start, body))
         start += len(redacted)
     accepted = sum(stream.lines for stream in streams) + sum(sum(stream.dropped.values()) for stream in streams)
     kept = sum(stream.lines for stream in streams)
@@ -141,7 +143,7 @@ def prepare_stream(
     redacted: list[bytes],
     routine: dict[int, tuple[str, bool]],
     start: int,
-    vouching_node: str | None,
+    body: Body,
 ) -> PreparedStream:
     kept: list[tuple[int, int, bytes]] = []
     dropped: Counter[str] = Counter()
@@ -153,10 +155,11 @@ def prepare_stream(
             kept.append((line.number, line.time_ns, text))
         else:
             dropped[verdict[0]] += 1
-    trust = Trust.NODE if key.node_vouched and key.node is not None and key.node == vouching_node else Trust.JOB
+    trust = Trust.NODE if key.node_vouched and key.node is not None and key.node == body.vouching_node else Trust.JOB
     times = [line.time_ns for line in lines]
+    name = hashlib.sha256(json.dumps([*key[:5], key.labels, trust]).encode()).hexdigest()
     return PreparedStream(
-        key=hashlib.sha256(json.dumps([*key[:5], key.labels, trust]).encode()).hexdigest(),
+        key=name,
         stream=key,
         trust=trust,
         lines=len(kept),
@@ -165,4 +168,18 @@ def prepare_stream(
         last_time=max(times) / 1e9,
         data=encode_chunk(kept) if kept else b"",
         dropped=dict(dropped),
+        # An agent's batches have ids of their own.
+        digests=b"" if body.door is Door.NDJSON else digests_of(name, kept),
     )
+
+
+def digests_of(stream: str, kept: list[tuple[int, int, bytes]]) -> bytes:
+    """By stream, time, text, and which of several equal lines of the batch it is."""
+    equal: Counter[tuple[int, bytes]] = Counter()
+    prefix = stream.encode()
+    digests = []
+    for _, time_ns, text in kept:
+        equal[time_ns, text] += 1
+        content = b"%b %d %d %b" % (prefix, time_ns, equal[time_ns, text], text)
+        digests.append(hashlib.blake2b(content, digest_size=8).digest())
+    return b"".join(digests)

@@ -7,14 +7,16 @@ import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from service.chunks import decode_chunk, encode_chunk
 from service.ingest.matching import Overloaded
 from service.ingest.preparation import Door, Prepared, PreparedStream
+from service.ingest.recent import DIGEST_BYTES, RECENT_SECONDS, RecentDigests
 from service.store import Clock, Store
 from service.store.database import hold_lock, insert_or_add
 from service.store.logs import Batch, Chunk, DroppedLines, Origin, Stream
@@ -49,6 +51,7 @@ class Pending:
     door: Door
     origin: str
     batch_id: str | None
+    named: bool
     future: Future[Acknowledged] = field(default_factory=Future)
 
     @property
@@ -64,6 +67,7 @@ class ChunkWriter:
         self._clock = clock
         self._queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._streams: dict[str, int] = {}
+        self._recent = RecentDigests()
         self._max_waiting_bytes = max_waiting_bytes
         self._lock = threading.Lock()
         self._closing = False
@@ -71,9 +75,9 @@ class ChunkWriter:
         self._thread = threading.Thread(target=self._run, name="chunk-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, prepared: Prepared, door: Door, origin: str, batch_id: str | None) -> Future[Acknowledged]:
-        """Raises Overloaded. The future raises WriteFailed."""
-        pending = Pending(prepared, door, origin, batch_id)
+    def submit(self, prepared: Prepared, door: Door, origin: str, batch_id: str | None, named: bool) -> Future[Acknowledged]:
+        """Raises Overloaded; the future raises WriteFailed. `named`: the id is the sender's own, not made from the content."""
+        pending = Pending(prepared, door, origin, batch_id, named)
         with self._lock:
             if self._closing or (self.waiting_bytes and self.waiting_bytes + pending.size > self._max_waiting_bytes):
                 raise Overloaded("the store is behind: send it again in a moment")
@@ -117,6 +121,7 @@ class ChunkWriter:
                 answers = self._write(session, group)
         except SQLAlchemyError as error:
             self._streams.clear()
+            self._recent = RecentDigests()
             if len(group) > 1:
                 # One that cannot be stored must not take the others with it.
                 for pending in group:
@@ -140,13 +145,16 @@ class ChunkWriter:
     def _write(self, session: Session, group: Sequence[Pending]) -> list[Acknowledged]:
         now = self._clock()
         hold_lock(session, "chunks")
+        self._recent.catch_up(session, now)
         answers: list[Acknowledged] = []
         fresh: list[Pending] = []
+        digests: dict[bytes, None] = {}
         for pending in group:
-            stored = session.get(Batch, pending.batch_id) if pending.batch_id is not None else None
+            stored = self._stored_before(session, pending, now)
             if stored is not None:
                 answers.append(Acknowledged(stored.accepted, stored.kept, stored.dropped, True))
                 continue
+            pending.prepared = self._without_repeats(pending.prepared, digests)
             prepared = pending.prepared
             if pending.batch_id is not None:
                 counts = {"accepted": prepared.accepted, "kept": prepared.kept, "dropped": prepared.dropped}
@@ -154,10 +162,35 @@ class ChunkWriter:
                 session.flush()
             fresh.append(pending)
             answers.append(Acknowledged(prepared.accepted, prepared.kept, prepared.dropped, False))
+        if digests:
+            self._recent.store(session, b"".join(digests), now)
         ids = self._stream_ids(session, fresh, now)
         self._write_chunks(session, fresh, ids, now)
         self._count(session, fresh, ids, now)
         return answers
+
+    def _stored_before(self, session: Session, pending: Pending, now: float) -> Batch | None:
+        if pending.batch_id is None:
+            return None
+        stored = session.get(Batch, pending.batch_id)
+        if stored is not None and not pending.named and stored.stored_at < now - RECENT_SECONDS:
+            # Equal content after that long is no retry.
+            session.delete(stored)
+            session.flush()
+            return None
+        return stored
+
+    def _without_repeats(self, prepared: Prepared, of_group: dict[bytes, None]) -> Prepared:
+        """`prepared` without lines that were stored in the last minutes, or earlier in this group; notes those that stay."""
+        streams: list[PreparedStream] = []
+        for stream in prepared.streams:
+            single = [stream.digests[start : start + DIGEST_BYTES] for start in range(0, len(stream.digests), DIGEST_BYTES)]
+            repeated = set(self._recent.seen(stream.digests))
+            repeated |= {position for position, digest in enumerate(single) if digest in of_group}
+            of_group |= dict.fromkeys(digest for position, digest in enumerate(single) if position not in repeated)
+            streams.append(without(stream, repeated) if repeated else stream)
+        kept = sum(stream.lines for stream in streams)
+        return replace(prepared, streams=tuple(streams), kept=kept)
 
     def _stream_ids(self, session: Session, group: Sequence[Pending], now: float) -> dict[str, int]:
         wanted = {stream.key: (stream, pending.origin) for pending in group for stream in pending.prepared.streams}
@@ -252,6 +285,13 @@ class ChunkWriter:
                 added=("lines", "bytes", "dropped", "errors"),
                 replaced=("last_seen", "last_line_time", "lag_seconds", "protocol"),
             )
+
+
+def without(stream: PreparedStream, repeated: set[int]) -> PreparedStream:
+    """`stream` without the kept lines at these positions."""
+    lines = [line for position, line in enumerate(decode_chunk(stream.data)) if position not in repeated]
+    raw_bytes = sum(len(line.text) + 1 for line in lines)
+    return replace(stream, lines=len(lines), raw_bytes=raw_bytes, data=encode_chunk(lines) if lines else b"")
 
 
 def add(row: dict[str, object], name: str, value: int) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.store.database import Base, BigId
 
-__all__ = ["Batch", "Chunk", "DroppedLines", "Origin", "Stream"]
+__all__ = ["Batch", "Chunk", "DroppedLines", "Origin", "RecentRecords", "Stream"]
 
 
 class Stream(Base):
@@ -58,6 +58,17 @@ class Batch(Base):
     kept: Mapped[int] = mapped_column(Integer)
     dropped: Mapped[int] = mapped_column(Integer)
     stored_at: Mapped[float] = mapped_column(Float, index=True)
+
+
+class RecentRecords(Base):
+    """Digests (8 bytes each) of kept lines of one commit, to recognise records that are sent again."""
+
+    __tablename__ = "recent_records"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    stored_at: Mapped[float] = mapped_column(Float, index=True)
+    digests: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class DroppedLines(Base):

@@ -115,6 +115,22 @@ def test_a_loki_push_sent_again_is_stored_once(client: TestClient) -> None:
     assert lines_of(client) == ["a", "b"]
 
 
+def test_records_batched_differently_when_sent_again_are_stored_once(client: TestClient) -> None:
+    body = loki("a", "b", "b")
+    assert client.post(LOKI, json=body).status_code == 204
+    body["streams"][0]["values"].append(["1700000000000000009", "c"])
+    assert client.post(LOKI, json=body).status_code == 204
+    assert lines_of(client) == ["a", "b", "b", "c"]
+    assert client.get(LOGS).json()["total"] == 4
+
+
+def test_equal_lines_of_one_batch_are_all_kept(client: TestClient) -> None:
+    body = loki("x")
+    body["streams"][0]["values"] *= 3
+    client.post(LOKI, json=body)
+    assert lines_of(client) == ["x", "x", "x"]
+
+
 def test_otlp_json_maps_resource_and_record_attributes(client: TestClient) -> None:
     attributes = [{"key": "rank", "value": {"intValue": "2"}}, {"key": "trace", "value": {"stringValue": "t1"}}]
     body = otlp_json(

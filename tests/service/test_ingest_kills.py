@@ -1,0 +1,118 @@
+"""kill -9 in the middle of ingest: every acknowledged line reads back exactly once, and none twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.service.postgres import postgres
+from tests.service.service_process import ServiceProcess
+
+SCALE = float(os.environ.get("SCALE", "1"))
+KILLS = max(2, round(50 * SCALE))
+LINES = 200
+STREAMS = 8
+
+
+class Sender(threading.Thread):
+    """Sends numbered lines until told to stop; whatever gets no answer is sent again. NDJSON with batch ids, or Loki without."""
+
+    def __init__(self, url: str, name: str, protocol: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.url, self.protocol = url, protocol
+        self.stopping = threading.Event()
+        self.acknowledged: list[str] = []
+        self.sent: set[str] = set()
+
+    def run(self) -> None:
+        client = httpx2.Client(base_url=self.url, timeout=10)
+        number = 0
+        while not self.stopping.is_set():
+            lines = [f"{self.name} batch {number} odd line {index} \u00e4" for index in range(LINES)]
+            self.sent.update(lines)
+            while not self.post(client, number, lines):
+                if self.stopping.is_set():
+                    return
+                time.sleep(0.05)
+            self.acknowledged += lines
+            number += 1
+
+    def post(self, client: httpx2.Client, number: int, lines: list[str]) -> bool:
+        with contextlib.suppress(httpx2.HTTPError):
+            if self.protocol == "loki":
+                stamp = 1_700_000_000_000_000_000 + number * LINES
+                streams = [
+                    {
+                        "stream": {"job_id": self.name, "rank": str(rank)},
+                        "values": [[str(stamp + index), line] for index, line in enumerate(lines) if index % STREAMS == rank],
+                    }
+                    for rank in range(STREAMS)
+                ]
+                return client.post("/loki/api/v1/push", json={"streams": streams}).status_code == 204
+            records = (
+                {"job": self.name, "rank": index % STREAMS, "number": number * LINES + index, "time": 1.0, "line": line}
+                for index, line in enumerate(lines)
+            )
+            body = b"".join(json.dumps(record).encode() + b"\n" for record in records)
+            headers = {"Pitstop-Batch": f"{self.name}-{number}"}
+            return client.post("/api/v1/logs", content=body, headers=headers).status_code == 200
+        return False
+
+
+def everything(url: str) -> Iterator[str]:
+    cursor = None
+    while True:
+        page = httpx2.get(
+            f"{url}/api/v1/logs", params={"limit": 5000} | ({"cursor": cursor} if cursor else {}), timeout=60
+        ).json()
+        yield from (item["line"] for item in page["items"])
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return
+
+
+@contextlib.contextmanager
+def database(kind: str) -> Iterator[dict[str, str]]:
+    if kind == "sqlite":
+        yield {}
+    else:
+        with postgres() as url:
+            yield {"PITSTOP_DATABASE": url}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_kills_during_ingest_lose_and_double_nothing(tmp_path: Path, kind: str) -> None:
+    chance = random.Random(5)
+    with database(kind) as environment, ServiceProcess(tmp_path / "data", environment=environment) as service:
+        senders = [Sender(service.url, "agent", "ndjson"), Sender(service.url, "pusher", "loki")]
+        for sender in senders:
+            sender.start()
+        for _ in range(KILLS):
+            before = sum(len(sender.acknowledged) for sender in senders)
+            deadline = time.monotonic() + 60
+            while sum(len(sender.acknowledged) for sender in senders) < before + 2 * LINES:
+                assert time.monotonic() < deadline, service.log()
+                time.sleep(0.01)
+            time.sleep(chance.random() * 0.3)
+            service.kill()
+            service.start()
+        for sender in senders:
+            sender.stopping.set()
+            sender.join(timeout=30)
+        counted = Counter(everything(service.url))
+    acknowledged = [line for sender in senders for line in sender.acknowledged]
+    assert len(acknowledged) >= KILLS * 2 * LINES
+    assert [line for line in acknowledged if counted[line] != 1] == []
+    assert [line for line, count in counted.items() if count != 1] == []
+    assert set(counted) <= set().union(*(sender.sent for sender in senders))
