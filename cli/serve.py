@@ -31,9 +31,9 @@ def serve(
     try:
         settings = load_settings(host=host, port=port, database=database, data_dir=data_dir)
         listener = listen(settings.host, settings.port)
+        shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+        typer.echo(f"pitstop: serving on http://{shown}:{listener.getsockname()[1]}, data in {settings.data_dir}", err=True)
+        if not serve_until_stopped(settings, listener):
+            raise typer.Exit(1)
     except (SettingsError, ListenError) as error:
         raise UsageError(str(error)) from None
-    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-    typer.echo(f"pitstop: serving on http://{shown}:{listener.getsockname()[1]}, data in {settings.data_dir}", err=True)
-    if not serve_until_stopped(settings, listener):
-        raise typer.Exit(1)

@@ -22,7 +22,7 @@ from rules.diagnosis import Diagnosis
 from rules.signal import Role, Trust
 from rules.taxonomy import Category, Remedy, Severity, load_taxonomy
 
-__all__ = ["TABLE", "Budget", "Checkpoint", "JobFacts", "Row", "Situation", "decide", "grounds", "witnessed_nodes"]
+__all__ = ["TABLE", "Budget", "Checkpoint", "JobFacts", "Row", "Situation", "decide", "grounds", "taken_out", "witnessed_nodes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ def _refusal(situation: Situation, action: Action) -> str | None:
         return "only the job's own processes say so: localise, then decide"
     if not witnessed_nodes(situation):
         return "no node of this job is named by a trusted source: localise, then decide"
-    directive, _, note = _placement(situation.job, _taken_out(situation))
+    directive, _, note = _placement(situation.job, taken_out(situation))
     if directive is DirectiveKind.STOP:
         return note
     if action in situation.denied:
@@ -247,7 +247,8 @@ def _refusal(situation: Situation, action: Action) -> str | None:
     return None
 
 
-def _taken_out(situation: Situation) -> tuple[str, ...]:
+def taken_out(situation: Situation) -> tuple[str, ...]:
+    """The nodes that an action beyond the job would take out."""
     return tuple(dict.fromkeys((*witnessed_nodes(situation), *situation.job.lost)))
 
 
@@ -269,7 +270,7 @@ def _exhausted(situation: Situation) -> str | None:
 
 def _beyond(situation: Situation, action: Action, why: list[str]) -> Decision:
     """Take the faulty nodes out, and what that means for the job."""
-    exclude = _taken_out(situation)
+    exclude = taken_out(situation)
     mode = Mode.APPROVE if situation.modes[action] is Mode.APPROVE and action not in situation.approved else Mode.AUTO
     directive, use, note = _placement(situation.job, exclude)
     return Decision(action, directive, mode, (*why, note), "", exclude=exclude, use=use)

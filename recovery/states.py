@@ -34,6 +34,7 @@ __all__ = [
     "Step",
     "Stepped",
     "Tick",
+    "Withheld",
 ]
 
 
@@ -144,6 +145,14 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Withheld:
+    """The safety envelope does not let the action through any more (it did when it was decided)."""
+
+    at: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Localised:
     at: float
     why: str
@@ -226,6 +235,7 @@ Event = (
     | Decided
     | Approved
     | Rejected
+    | Withheld
     | Localised
     | Planned
     | Reported

@@ -36,6 +36,7 @@ from recovery.states import (
     Step,
     Stepped,
     Tick,
+    Withheld,
 )
 
 __all__ = ["Result", "step"]
@@ -56,6 +57,10 @@ def step(state: Recovery, event: Event, limits: Limits = Limits()) -> Result:
             return _approved(state, event, limits)
         case Rejected():
             return _rejected(state, event)
+        case Withheld():
+            if state.stage not in (Stage.DECIDED, Stage.APPROVED, Stage.LOCALISED) or state.decision is None:
+                return state, ()
+            return _refused(state, event.at, event.why)
         case Localised():
             if state.stage not in (Stage.DECIDED, Stage.APPROVED) or state.awaits_approval:
                 return state, ()

@@ -15,10 +15,11 @@ from fastapi.staticfiles import StaticFiles
 from rules.artefact import load_matcher
 from rules.pack import PACK_FOLDER
 from service.access import bootstrap
-from service.api import alerts, approvals, commands, events, failures, health, incidents, jobs, logs, nodes
+from service.api import alerts, approvals, commands, events, failures, fleet, health, incidents, jobs, logs, nodes
 from service.dashboard import pages
 from service.dashboard.rendering import STATIC
 from service.diagnoses import Diagnoses
+from service.driver_calls import DriverCalls, load_templates
 from service.eventstream import EventWatch
 from service.gate import Gate
 from service.ingest.intake import Intake
@@ -26,6 +27,7 @@ from service.ingest.matching import MatcherPool
 from service.ingest.writer import ChunkWriter
 from service.metrics import Metrics
 from service.migration import migrate
+from service.node_returns import NodeReturns
 from service.problems import install_problems
 from service.recoveries import Recoveries
 from service.settings import Settings
@@ -42,6 +44,8 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     `shared_pool`: matcher processes that outlive the application, instead of its own.
     """
 
+    templates = load_templates(settings.drivers_file)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         store = Store(settings.database_url)
@@ -54,8 +58,12 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         pool = shared_pool or MatcherPool(settings.matcher_processes, settings.max_waiting_bytes, folder)
         writer = ChunkWriter(store, clock, settings.max_waiting_bytes)
         intake = Intake(pool, writer, metrics)
-        recoveries = Recoveries(store, clock, Diagnoses(store, pool, metrics, clock).of_incident, rules=rules)
-        service = Service(settings, store, watch, metrics, pool, intake, recoveries, Supervisor(recoveries, watch), clock)
+        returns = NodeReturns(store, clock, templates)
+        calls = DriverCalls(store, clock, returns)
+        diagnose = Diagnoses(store, pool, metrics, clock).of_incident
+        recoveries = Recoveries(store, clock, returns, diagnose, rules=rules, started_at=clock())
+        supervisor = Supervisor(recoveries, watch, (returns.tick, calls.work))
+        service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, clock)
         service.checks |= {"matcher": pool.check, "writer": writer.check}
         app.state.pitstop = service
         running = [asyncio.create_task(service.watch.run()), asyncio.create_task(service.supervisor.run())]
@@ -74,7 +82,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     install_problems(app)
     doors = (alerts.PATH, logs.LOGS_PATH, logs.LOKI_PATH, logs.OTLP_PATH, logs.DIAGNOSE_PATH)
     app.add_middleware(Gate, doors=dict.fromkeys(doors, settings.max_body_bytes))
-    for module in (alerts, approvals, commands, events, failures, health, incidents, jobs, logs, nodes):
+    for module in (alerts, approvals, commands, events, failures, fleet, health, incidents, jobs, logs, nodes):
         app.include_router(module.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

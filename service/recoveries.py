@@ -18,8 +18,9 @@ from pydantic import TypeAdapter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from recovery.decision import Decision, DirectiveKind
-from recovery.drivers.local import agent_commands
+from recovery.decision import CLUSTER_ACTIONS, DirectiveKind
+from recovery.envelope import review
+from recovery.node_return import Faulted
 from recovery.policy import decide
 from recovery.states import (
     Act,
@@ -33,6 +34,7 @@ from recovery.states import (
     Limits,
     Localise,
     Localised,
+    NodesLost,
     Notify,
     Plan,
     Planned,
@@ -41,21 +43,26 @@ from recovery.states import (
     Stage,
     Step,
     Tick,
+    Withheld,
 )
 from recovery.workflow import step
 from rules.diagnosis import Diagnosis
 from rules.pack import Rule
+from rules.signal import Role, Trust
 from rules.taxonomy import UNKNOWN, load_taxonomy
 from service.directives import decided_directive, is_settled, waiting_directive
+from service.effects import DECISION, carry_out, notify
+from service.fleet import fleet_of
 from service.incidents import FailureReport, apply_diagnosis, open_or_update_incident
-from service.situations import has_agent, nodes_of, observations, situation_of, step_before
+from service.node_returns import NodeReturns
+from service.situations import frozen, has_agent, lost_of, nodes_of, observations, situation_of, step_before
 from service.store import Store
-from service.store.access import audit
 from service.store.database import hold_lock
 from service.store.events import publish_event
+from service.store.fleet import active_return
 from service.store.incidents import Incident
 from service.store.jobs import Job, current_attempt
-from service.store.recoveries import ActionRow, CommandRow, Notification, RecoveryRow, find_recovery, unfinished
+from service.store.recoveries import ActionRow, CommandRow, RecoveryRow, find_recovery, unfinished
 from service.timeline import IncidentState, add_timeline, move
 
 __all__ = ["Diagnoser", "Recoveries"]
@@ -63,10 +70,10 @@ __all__ = ["Diagnoser", "Recoveries"]
 log = logging.getLogger("pitstop.recoveries")
 
 STATE = TypeAdapter(Recovery)
-DECISION = TypeAdapter(Decision)
 
 # Who looks for a cause has this long; if it has died meanwhile, anybody else looks. Looking twice does no harm.
 CLAIM_SECONDS = 5.0
+LEASE_GRACE_SECONDS = 5.0
 
 
 # Finds the cause of an incident, by its id, in what is stored of it. Slow; runs outside any transaction.
@@ -84,9 +91,11 @@ class Recoveries:
 
     store: Store
     clock: Callable[[], float]
+    returns: NodeReturns
     diagnose: Diagnoser = not_established
     limits: Limits = field(default_factory=Limits)
     rules: Sequence[Rule] = ()
+    started_at: float = 0.0
     name: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
 
     def report(self, session: Session, report: FailureReport) -> RecoveryRow:
@@ -150,11 +159,17 @@ class Recoveries:
         """What has happened since, if it changes anything."""
         state, now = STATE.validate_python(row.state), self.clock()
         events = [*observations(session, state, row.created_at, now), Tick(now)]
+        if state.stage is Stage.PLANNED and self._leases_known(now):
+            events.insert(0, NodesLost(now, lost_of(session, row, now)))
         changed, commands = state, 0
         for event in events:
             changed, given = step(changed, event, self.limits)
             commands += len(given)
         return events if changed != state or commands else []
+
+    def _leases_known(self, now: float) -> bool:
+        """After our own start every lease is given time to be renewed before any is judged."""
+        return now >= self.started_at + LEASE_GRACE_SECONDS
 
     def _claim(self, recovery_id: int) -> int | None:
         """The incident to diagnose, where nobody else is at it."""
@@ -189,7 +204,16 @@ class Recoveries:
             row.incident_id = incident.id
             row.fingerprint = incident.fingerprint
             session.flush()
+            self._note_faults(session, diagnosis, now)
             self._apply(session, row, Diagnosed(now, f"{diagnosis.reason}: {diagnosis.summary}"), diagnosis)
+
+    def _note_faults(self, session: Session, diagnosis: Diagnosis, now: float) -> None:
+        """A new fault, by its own word, of a node that is on its way back sends it to the start."""
+        named = {item.node for item in diagnosis.evidence if item.role is Role.ROOT and item.trust is not Trust.JOB}
+        for node in named - {None}:
+            back = active_return(session, str(node))
+            if back is not None:
+                self.returns.tell(session, back.id, Faulted(now, diagnosis.summary))
 
     def tell(self, session: Session, recovery_id: int, event: Event) -> RecoveryRow:
         """An event from outside (an approval, an agent's answer) in the caller's transaction."""
@@ -207,8 +231,10 @@ class Recoveries:
         command.status, command.detail, command.answered_generation, command.answered_at = status, detail, generation, now
         session.flush()
         of_action = session.scalars(select(CommandRow).where(CommandRow.action_id == command.action_id)).all()
-        complete = all(other.status == "done" for other in of_action)
         action = session.get_one(ActionRow, command.action_id)
+        # A node that is left out may be dead: nobody waits for its answer.
+        left_out = set(action.decision["exclude"])
+        complete = all(other.status == "done" for other in of_action if other.node not in left_out)
         if complete or status not in ("done", "refused"):
             action.state, action.detail, action.ended_at = ("done" if complete else status), detail, now
         if STATE.validate_python(row.state).successor in (None, command.generation):
@@ -249,7 +275,7 @@ class Recoveries:
         match command:
             case Decide():
                 known = diagnosis or _stored_diagnosis(session, row)
-                situation = situation_of(session, row, state, known, command, now, self.rules)
+                situation = situation_of(session, row, state, known, command, now, self.rules, self._leases_known(now))
                 return Decided(now, decide(situation))
             case AskApproval():
                 incident = session.get_one(Incident, row.incident_id)
@@ -260,17 +286,22 @@ class Recoveries:
             case Plan():
                 return self._plan(session, row, state, now)
             case Act():
-                self._act(session, row, command, now)
+                carry_out(session, row, len(state.trail), command, now, self.returns)
                 return None
             case Notify():
-                self._notify(session, row, command, len(state.trail), now)
+                notify(session, row, command, len(state.trail), now)
                 return None
 
-    def _plan(self, session: Session, row: RecoveryRow, state: Recovery, now: float) -> Planned:
+    def _plan(self, session: Session, row: RecoveryRow, state: Recovery, now: float) -> Planned | Withheld:
         job = session.get_one(Job, row.job)
         nodes = nodes_of(job, current_attempt(session, row.job))
         agents = has_agent(session, nodes, now)
         decision = state.decision
+        if decision is not None and decision.action in CLUSTER_ACTIONS:
+            # Approval may have come long after the decision.
+            verdict = review(decision.exclude, fleet_of(session, now), now, frozen(session))
+            if not verdict.allowed:
+                return Withheld(now, f"not let through any more: {verdict.sentence}")
         if decision is not None and decision.directive is DirectiveKind.STOP:
             why = "every process of the job is to be stopped"
         else:
@@ -281,71 +312,6 @@ class Recoveries:
             if decision is not None and decision.directive is not DirectiveKind.STOP:
                 row.relaunches += 1
         return Planned(now, job.generation, agents, why)
-
-    def _act(self, session: Session, row: RecoveryRow, act: Act, now: float) -> None:
-        decision = act.decision
-        action = ActionRow(
-            key=f"{row.id}/{act.generation}/{len(STATE.validate_python(row.state).trail)}/{decision.action.value}",
-            recovery_id=row.id,
-            incident_id=row.incident_id,
-            job=row.job,
-            action=decision.action.value,
-            mode=decision.mode.value,
-            decided_by="policy",
-            generation=act.generation,
-            decision=DECISION.dump_python(decision, mode="json"),
-            state="issued",
-            issued_at=now,
-        )
-        session.add(action)
-        session.flush()
-        audit(session, "policy", f"action.{decision.action.value}", row.job, decision.sentence, {"action": action.id}, now)
-        if decision.directive is not DirectiveKind.STOP:
-            row.relaunches += 1
-        nodes = nodes_of(session.get_one(Job, row.job), current_attempt(session, row.job))
-        hold_lock(session, "commands")
-        for told in agent_commands(act, recovery=str(row.id), job=row.job, nodes=nodes):
-            session.add(
-                CommandRow(
-                    key=f"{action.id}/{told.key}",
-                    action_id=action.id,
-                    recovery_id=row.id,
-                    node=told.node,
-                    job=told.job,
-                    generation=told.generation,
-                    kind=told.kind,
-                    args=dict(told.args),
-                    deadline=told.deadline,
-                    created_at=now,
-                )
-            )
-            publish_event(session, "command.issued", told.node, {"job": told.job, "kind": told.kind}, now)
-        incident = session.get_one(Incident, row.incident_id)
-        move(session, incident, IncidentState.RECOVERING, decision.directive.value, actor="policy", at=now)
-
-    def _notify(self, session: Session, row: RecoveryRow, message: Notify, position: int, now: float) -> None:
-        job = session.get_one(Job, row.job)
-        recipient = (job.contact or job.owner) if message.audience.value == "owner" else None
-        session.add(
-            Notification(
-                key=f"{row.id}/{position}/{message.audience.value}",
-                incident_id=row.incident_id,
-                job=row.job,
-                audience=message.audience.value,
-                recipient=recipient,
-                text=message.text,
-                channels={},
-                created_at=now,
-            )
-        )
-        add_timeline(
-            session,
-            row.incident_id,
-            "notified",
-            f"the {message.audience.value} {'are' if message.audience.value == 'operators' else 'is'} told: {message.text}",
-            data={"audience": message.audience.value, "recipient": recipient},
-            at=now,
-        )
 
     def _tell_people(self, session: Session, row: RecoveryRow, old: Recovery, new: Recovery) -> None:
         """Timeline entries with durations, and the incident's state, for what is new on the trail."""

@@ -40,6 +40,8 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ("localhost", "127.0.0.1", "[::1]")
     job_keys: Annotated[tuple[str, ...], NoDecode] = JOB_KEYS
     rules_dir: Path | None = None
+    # YAML: the site's own commands and webhooks for what Pitstop cannot do by itself; see docs/recovery.md.
+    drivers_file: Path | None = None
 
     matcher_processes: int = Field(default=1, ge=1, le=64)
     max_body_bytes: int = Field(default=16 * MEBIBYTE, ge=1024)

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from recovery.decision import CLUSTER_ACTIONS, DEFAULT_MODES, Action, Mode
-from recovery.policy import Budget, Checkpoint, JobFacts, Situation
+from recovery.envelope import free_spares, review
+from recovery.policy import Budget, Checkpoint, JobFacts, Situation, taken_out
 from recovery.states import Decide, Ended, Event, Recovery, Started, Stepped
 from rules.diagnosis import Diagnosis
 from rules.pack import Mark, Rule
+from service.fleet import busy_nodes, fleet_of, lost_nodes
 from service.store.access import Switch
 from service.store.incidents import Failure
 from service.store.jobs import Attempt, Job, Node, current_attempt, rank_states
 from service.store.recoveries import RecoveryRow, failed_verifications, relaunches
 
-__all__ = ["FREEZE", "MODES", "frozen", "has_agent", "modes_of", "nodes_of", "observations", "situation_of", "step_before"]
+__all__ = [
+    "FREEZE",
+    "MODES",
+    "frozen",
+    "has_agent",
+    "lost_of",
+    "modes_of",
+    "nodes_of",
+    "observations",
+    "situation_of",
+    "step_before",
+]
 
 # Switches (service/store/access.py): {"on": bool, "why": str} and {action: mode}.
 FREEZE = "freeze"
@@ -98,8 +112,35 @@ def situation_of(
     asked: Decide,
     now: float,
     rules: Sequence[Rule],
+    leases_known: bool,
 ) -> Situation:
-    """All that the policy decides from."""
+    """All that the policy decides from, the safety envelope's refusals among it."""
+    situation = _without_envelope(session, row, state, diagnosis, asked, now, rules)
+    if leases_known:
+        situation = replace(situation, job=replace(situation.job, lost=lost_of(session, row, now)))
+    named = taken_out(situation)
+    if not named:
+        return situation
+    verdict = review(named, fleet_of(session, now), now, situation.frozen)
+    refused = {} if verdict.allowed else dict.fromkeys(CLUSTER_ACTIONS, f"not let through: {verdict.sentence}")
+    return replace(situation, denied={**refused, **situation.denied})
+
+
+def lost_of(session: Session, row: RecoveryRow, now: float) -> tuple[str, ...]:
+    """Nodes of the recovery's job that two witnesses hold lost."""
+    job = session.get_one(Job, row.job)
+    return lost_nodes(session, job, row.generation, nodes_of(job, current_attempt(session, row.job)), now)
+
+
+def _without_envelope(
+    session: Session,
+    row: RecoveryRow,
+    state: Recovery,
+    diagnosis: Diagnosis,
+    asked: Decide,
+    now: float,
+    rules: Sequence[Rule],
+) -> Situation:
     job = session.get_one(Job, row.job)
     attempt = current_attempt(session, row.job)
     since = now - BUDGET_WINDOW_SECONDS
@@ -112,6 +153,7 @@ def situation_of(
             nodes=nodes_of(job, attempt),
             ranks=len(attempt.ranks) if attempt is not None and attempt.ranks else job.ranks,
             min_ranks=job.min_ranks,
+            spares=free_spares(fleet_of(session, now), busy_nodes(session), now),
             checkpoints=checkpoints_of(session, job.name),
             last_step=state.step_before,
         ),

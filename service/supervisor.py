@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable, Sequence
 
 import anyio
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,13 +20,16 @@ log = logging.getLogger("pitstop.supervisor")
 # Heartbeats and deadlines are looked at this often while a recovery is under way, and for new ones of other replicas.
 POLL_SECONDS = 0.2
 RETRY_SECONDS = 1.0
+CHORE_SECONDS = 1.0
 
 
 class Supervisor:
     """Advances recoveries in worker threads, one thread per recovery at a time, never on the event loop."""
 
-    def __init__(self, recoveries: Recoveries, watch: EventWatch) -> None:
+    def __init__(self, recoveries: Recoveries, watch: EventWatch, chores: Sequence[Callable[[], bool]] = ()) -> None:
+        """`chores`: what else has to be done now and then, in threads of their own; each says whether it changed something."""
         self._recoveries = recoveries
+        self._chores = chores
         self._watch = watch
         self._nudged = asyncio.Event()
         self._busy: dict[int, asyncio.Task[None]] = {}
@@ -37,6 +41,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Until `close`."""
+        chores = [asyncio.create_task(self._repeat(chore)) for chore in self._chores]
         while not self._closing:
             try:
                 found = await anyio.to_thread.run_sync(self._recoveries.unfinished)
@@ -50,7 +55,18 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._nudged.wait(), POLL_SECONDS)
             self._nudged.clear()
-        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        await asyncio.gather(*self._busy.values(), *chores, return_exceptions=True)
+
+    async def _repeat(self, chore: Callable[[], bool]) -> None:
+        while not self._closing:
+            try:
+                if await anyio.to_thread.run_sync(chore):
+                    self._watch.nudge()
+            except SQLAlchemyError as error:
+                log.warning("a chore waits for the database: %s", error)
+            except Exception:
+                log.exception("a chore failed")
+            await asyncio.sleep(CHORE_SECONDS)
 
     async def _advance(self, recovery: int) -> None:
         try:

@@ -10,16 +10,19 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from recovery.decision import CLUSTER_ACTIONS, Action, Mode
+from recovery.node_return import Part
 from recovery.states import Approved, Rejected
 from rules.redaction import redact_text
 from service.access import Principal, PrincipalDependency, Right, allow
 from service.api.incidents import IncidentId, incident_or_404
 from service.api.jobs import job_or_404
+from service.node_returns import return_terms
 from service.problems import Problem
 from service.situations import FREEZE, MODES, frozen, modes_of
 from service.state import Service, ServiceDependency
 from service.store.access import Switch, audit
 from service.store.events import publish_event
+from service.store.jobs import Job
 from service.store.recoveries import RecoveryRow
 
 __all__ = ["router"]
@@ -47,7 +50,7 @@ class Modes(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    modes: dict[Action, Mode | None] = Field(min_length=1)
+    modes: dict[Action | Part, Mode | None] = Field(min_length=1)
     job: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     why: Annotated[str, Field(min_length=1, max_length=4096)]
 
@@ -66,9 +69,9 @@ def waiting_recovery(service: Service, session: Session, incident_id: int) -> Re
     raise Problem(409, f"nothing about incident {incident_id} waits for approval: it is {incident.state.replace('_', ' ')}")
 
 
-def check_reach(principal: Principal, action: Action) -> None:
+def check_reach(principal: Principal, action: Action | Part) -> None:
     """403 where a caller that nobody vouched for would reach beyond a job."""
-    if principal.capped and action in CLUSTER_ACTIONS:
+    if principal.capped and (action in CLUSTER_ACTIONS or isinstance(action, Part)):
         raise Problem(403, f"{action.value} reaches beyond a job: it takes an operator's token")
 
 
@@ -127,8 +130,15 @@ def get_freeze(service: ServiceDependency) -> dict[str, Any]:
 def get_modes(service: ServiceDependency, job: str | None = None) -> dict[str, Any]:
     """The mode of each kind of action that holds for the cluster, or for one job."""
     with service.store.reading() as session:
-        modes = modes_of(session, None if job is None else job_or_404(session, job))
-    return {"job": job, "modes": {action.value: mode.value for action, mode in modes.items()}}
+        return modes_document(session, None if job is None else job_or_404(session, job))
+
+
+def modes_document(session: Session, job: Job | None) -> dict[str, Any]:
+    """Modes of actions, and of the parts of a node's return, which belong to no job."""
+    modes: dict[str, str] = {action.value: mode.value for action, mode in modes_of(session, job).items()}
+    if job is None:
+        modes |= {part.value: mode.value for part, mode in return_terms(session).modes.items()}
+    return {"job": None if job is None else job.name, "modes": modes}
 
 
 @router.put("/modes", operation_id="setModes", dependencies=OPERATE)
@@ -141,7 +151,8 @@ def set_modes(body: Modes, service: ServiceDependency, principal: PrincipalDepen
         job = None if body.job is None else job_or_404(session, body.job)
         switch = session.get(Switch, MODES)
         before = dict((job.modes if job is not None else switch.value if switch is not None else {}) or {})
-        after = {key: value for key, value in before.items() if Action(key) not in body.modes}
+        named = {action.value for action in body.modes}
+        after = {key: value for key, value in before.items() if key not in named}
         after |= {action.value: mode.value for action, mode in body.modes.items() if mode is not None}
         if job is not None:
             job.modes = after
@@ -150,5 +161,4 @@ def set_modes(body: Modes, service: ServiceDependency, principal: PrincipalDepen
         audit(session, principal.name, "modes.set", body.job or "cluster", why, {"before": before, "after": after}, now)
         publish_event(session, "modes.set", body.job or "cluster", {"modes": after, "by": principal.name}, now)
         session.flush()
-        modes = modes_of(session, job)
-    return {"job": body.job, "modes": {action.value: mode.value for action, mode in modes.items()}}
+        return modes_document(session, job)

@@ -34,6 +34,7 @@ def agent(client: TestClient, admin: dict[str, str]) -> ScriptedAgent:
     client.headers.update(admin)
     agent = ScriptedAgent(client)
     agent.register(nodes=["n1", "n2"], min_ranks=1)
+    ScriptedAgent(client, node="n2").lease()
     agent.generation = 0
     ranks = [{"rank": 0, "node": "n1"}, {"rank": 1, "node": "n2"}]
     agent.running = True

@@ -16,7 +16,8 @@ from rules.signal import Role, Trust
 from rules.taxonomy import load_taxonomy
 from service.incidents import FailureReport
 from service.migration import migrate
-from service.recoveries import Recoveries
+from service.node_returns import NodeReturns
+from service.recoveries import Diagnoser, Recoveries
 from service.situations import FREEZE
 from service.store import Store
 from service.store.access import AuditEntry, Switch
@@ -87,6 +88,10 @@ def runs(store: Store, generation: int, step: int) -> None:
             session.merge(RankState(job="gpt", rank=rank, **state))
 
 
+def recoveries_on(store: Store, clock: Clock, diagnose: Diagnoser) -> Recoveries:
+    return Recoveries(store, clock, NodeReturns(store, clock), diagnose)
+
+
 def story(recoveries: Recoveries, clock: Clock, world: Store) -> Iterator[Callable[[], None]]:
     """What happens to one failure from outside, and the supervisor looking in between; each part can be done again."""
     store = recoveries.store
@@ -120,7 +125,7 @@ def test_whenever_the_service_dies_the_recovery_completes_once(tmp_path: Path, d
     world = Store(url)
     prepare(world)
     store: Store = DyingStore(url, death, committed)
-    recoveries = Recoveries(store, clock, lambda _incident: diagnosis("process_killed_sigkill"))
+    recoveries = recoveries_on(store, clock, lambda _incident: diagnosis("process_killed_sigkill"))
     parts = list(story(recoveries, clock, world))
     position = 0
     while position < len(parts):
@@ -132,7 +137,7 @@ def test_whenever_the_service_dies_the_recovery_completes_once(tmp_path: Path, d
             store.close()
             clock.now += 6.0
             store = Store(url)
-            parts = list(story(Recoveries(store, clock, recoveries.diagnose), clock, world))
+            parts = list(story(recoveries_on(store, clock, recoveries.diagnose), clock, world))
     with world.reading() as session:
         row = session.scalars(select(RecoveryRow)).one()
         commands = session.scalars(select(CommandRow)).all()
@@ -166,8 +171,8 @@ def fail(recoveries: Recoveries, generation: int) -> RecoveryRow:
 def test_two_services_that_look_at_one_recovery_issue_one_command(tmp_path: Path, clock: Clock) -> None:
     url = f"sqlite:///{tmp_path / 'p.sqlite'}"
     prepare(Store(url))
-    one = Recoveries(Store(url), clock, lambda _incident: diagnosis("process_killed_sigkill"))
-    other = Recoveries(Store(url), clock, one.diagnose)
+    one = recoveries_on(Store(url), clock, lambda _incident: diagnosis("process_killed_sigkill"))
+    other = recoveries_on(Store(url), clock, one.diagnose)
     recovery = fail(one, 0)
     other.advance(recovery.id)
     one.advance(recovery.id)
@@ -178,8 +183,8 @@ def test_two_services_that_look_at_one_recovery_issue_one_command(tmp_path: Path
 def test_who_looks_for_a_cause_is_left_alone_until_its_claim_lapses(store: Store, clock: Clock) -> None:
     prepare(store)
     seen = []
-    one = Recoveries(store, clock, lambda incident: seen.append("one") or diagnosis("process_killed_sigkill"))
-    other = Recoveries(store, clock, lambda incident: seen.append("other") or diagnosis("process_killed_sigkill"))
+    one = recoveries_on(store, clock, lambda incident: seen.append("one") or diagnosis("process_killed_sigkill"))
+    other = recoveries_on(store, clock, lambda incident: seen.append("other") or diagnosis("process_killed_sigkill"))
     with store.writing() as session:
         recovery = one.report(session, REPORT).id
     assert one._claim(recovery) is not None
@@ -192,7 +197,7 @@ def test_who_looks_for_a_cause_is_left_alone_until_its_claim_lapses(store: Store
 
 def test_a_crash_loop_is_stopped_within_its_budget_and_the_owner_told_why(store: Store, clock: Clock) -> None:
     prepare(store)
-    recoveries = Recoveries(store, clock, lambda _incident: diagnosis("process_segfault"))
+    recoveries = recoveries_on(store, clock, lambda _incident: diagnosis("process_segfault"))
     directives = []
     for generation in range(4):
         row = fail(recoveries, generation)
@@ -211,7 +216,7 @@ def test_a_crash_loop_is_stopped_within_its_budget_and_the_owner_told_why(store:
 
 def test_the_budget_of_a_root_comes_back_after_a_day(store: Store, clock: Clock) -> None:
     prepare(store)
-    recoveries = Recoveries(store, clock, lambda _incident: diagnosis("process_segfault"))
+    recoveries = recoveries_on(store, clock, lambda _incident: diagnosis("process_segfault"))
     for generation in range(5):
         row = fail(recoveries, generation)
         assert (row.directive or {})["directive"] == "restart"
@@ -222,7 +227,7 @@ def test_the_budget_of_a_root_comes_back_after_a_day(store: Store, clock: Clock)
 
 def test_a_job_that_allows_no_restart_gets_none(store: Store, clock: Clock) -> None:
     prepare(store, max_restarts=0)
-    recoveries = Recoveries(store, clock, lambda _incident: diagnosis("process_segfault"))
+    recoveries = recoveries_on(store, clock, lambda _incident: diagnosis("process_segfault"))
     assert (fail(recoveries, 0).directive or {})["directive"] == "stop"
 
 
@@ -230,7 +235,7 @@ def test_frozen_nothing_is_commanded_and_the_answer_says_so(store: Store, clock:
     prepare(store)
     with store.writing() as session:
         session.add(Switch(name=FREEZE, value={"on": True, "why": "maintenance"}, set_by="ann", set_at=1.0))
-    recoveries = Recoveries(store, clock, lambda _incident: diagnosis("process_segfault"))
+    recoveries = recoveries_on(store, clock, lambda _incident: diagnosis("process_segfault"))
     directive = fail(recoveries, 0).directive or {}
     assert directive["directive"] == "none"
     assert "frozen (by ann: maintenance)" in directive["why"]
@@ -245,13 +250,13 @@ def test_a_failed_diagnosis_is_an_unknown_cause_not_a_lost_failure(store: Store,
     def broken(_incident: int) -> Diagnosis:
         raise RuntimeError("the matcher died")
 
-    assert (fail(Recoveries(store, clock, broken), 0).directive or {})["directive"] == "restart"
+    assert (fail(recoveries_on(store, clock, broken), 0).directive or {})["directive"] == "restart"
 
 
 def test_a_job_of_an_unauthenticated_caller_reaches_nothing_beyond_itself(store: Store, clock: Clock) -> None:
     auto = dict.fromkeys((action.value for action in Action), Mode.AUTO.value)
     prepare(store, local=True, modes=auto, nodes=["n1", "n2"], min_ranks=1)
-    recoveries = Recoveries(store, clock, lambda _incident: diagnosis("gpu_fallen_off_bus", Trust.NODE, "n1"))
+    recoveries = recoveries_on(store, clock, lambda _incident: diagnosis("gpu_fallen_off_bus", Trust.NODE, "n1"))
     directive = fail(recoveries, 0).directive or {}
     assert directive["directive"] == "restart"
     assert directive["nodes"] == {"exclude": [], "use": []}
@@ -260,7 +265,7 @@ def test_a_job_of_an_unauthenticated_caller_reaches_nothing_beyond_itself(store:
 
 def test_every_action_is_in_the_audit_trail_with_its_reason(store: Store, clock: Clock) -> None:
     prepare(store)
-    fail(Recoveries(store, clock, lambda _incident: diagnosis("process_segfault")), 0)
+    fail(recoveries_on(store, clock, lambda _incident: diagnosis("process_segfault")), 0)
     with store.reading() as session:
         entry = session.scalars(select(AuditEntry).where(AuditEntry.act == "action.restart")).one()
     assert (entry.actor, entry.target) == ("policy", "gpt")

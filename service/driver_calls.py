@@ -1,0 +1,173 @@
+"""Makes the calls to a site's own commands and webhooks: each looked at first where that is possible, each bounded in time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import yaml
+from pydantic import TypeAdapter
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from recovery.drivers.command import Call, DriverError, Operation, Template, Values, holder_of, parse_templates, render
+from recovery.node_return import CordonedByOthers, Uncordoned
+from service.node_returns import NodeReturns
+from service.settings import SettingsError
+from service.situations import frozen
+from service.store import Store
+from service.store.fleet import DriverCall, active_returns
+
+__all__ = ["DriverCalls", "load_templates", "make_call"]
+
+CALL = TypeAdapter(Call)
+MAX_OUTPUT = 4096
+MAX_ATTEMPTS = 5
+# A call in flight belongs to whoever makes it for its own time limit and this much more.
+SPARE_SECONDS = 10.0
+STATE_SECONDS = 30.0
+
+
+def load_templates(path: Path | None) -> dict[Operation, Template]:
+    """The site's templates. Raises SettingsError with one line that names the file and what is wrong."""
+    if path is None:
+        return {}
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+        return parse_templates(document if isinstance(document, dict) else {})
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, DriverError) as error:
+        raise SettingsError(f"PITSTOP_DRIVERS_FILE: {path}: {' '.join(str(error).split())}") from None
+
+
+def make_call(call: Call) -> tuple[bool, str]:
+    """Make it, once: (whether it succeeded, what it said). A command's whole process group ends with its time limit."""
+    environment = os.environ | {
+        "PITSTOP_KEY": call.key,
+        "PITSTOP_GENERATION": str(call.generation),
+        "PITSTOP_OPERATION": call.operation,
+    }
+    if call.url is not None:
+        headers = {"Idempotency-Key": call.key, "Pitstop-Generation": str(call.generation)}
+        try:
+            answer = httpx2.post(call.url, json=dict(call.body or {}), headers=headers, timeout=call.timeout_seconds)
+        except httpx2.HTTPError as error:
+            return False, f"{call.url}: {error}"
+        return answer.is_success, f"{answer.status_code} {answer.text[:MAX_OUTPUT]}"
+    try:
+        process = subprocess.Popen(
+            call.argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return False, f"{call.argv[0]} cannot be run: {error.strerror}"
+    try:
+        output, _ = process.communicate(timeout=call.timeout_seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return False, f"no end within {call.timeout_seconds:g} s"
+    return process.returncode == 0, output[-MAX_OUTPUT:].decode(errors="replace").strip()
+
+
+@dataclass(slots=True)
+class DriverCalls:
+    """Works off pending calls, whoever stored them."""
+
+    store: Store
+    clock: Callable[[], float]
+    returns: NodeReturns
+    looked_at: float = 0.0
+
+    def work(self) -> bool:
+        """Make what is pending, in order; False where nothing was."""
+        if not self.returns.templates:
+            return False
+        done = False
+        while (claimed := self._claim()) is not None:
+            self._make(*claimed)
+            done = True
+        return self._look_around() or done
+
+    def _claim(self) -> tuple[int, Call] | None:
+        now = self.clock()
+        waiting = select(DriverCall).where(DriverCall.state == "pending", DriverCall.claimed_until <= now).order_by(DriverCall.id)
+        with self.store.reading() as session:
+            if frozen(session) is not None or session.scalars(waiting.limit(1)).first() is None:
+                return None
+        with self.store.writing() as session:
+            row = session.scalars(waiting.limit(1).with_for_update()).first()
+            if row is None:
+                return None
+            call = CALL.validate_python(row.call)
+            row.attempts += 1
+            row.claimed_until = now + call.timeout_seconds + SPARE_SECONDS
+            return row.id, call
+
+    def _make(self, call_id: int, call: Call) -> None:
+        holder, ours = self._look(call.key, self._node(call_id))
+        foreign = holder if holder is not None and not ours else None
+        if call.operation is Operation.CORDON and ours:
+            succeeded, detail = True, f"it was so already: {holder}"
+        elif call.operation in (Operation.CORDON, Operation.UNCORDON, Operation.RESET_GPU) and foreign is not None:
+            succeeded, detail = False, f"left to {foreign}"
+        else:
+            succeeded, detail = make_call(call)
+        with self.store.writing() as session:
+            row = session.get_one(DriverCall, call_id, populate_existing=True)
+            if row.state != "pending":
+                return
+            row.claimed_until = self.clock() + min(2.0**row.attempts, 60.0)
+            if (
+                succeeded
+                or foreign is not None
+                or row.attempts >= MAX_ATTEMPTS
+                or call.operation in (Operation.PROBE, Operation.PROBE_PAIR)
+            ):
+                self.returns.called(session, row, succeeded, detail, foreign)
+            else:
+                row.detail = detail
+
+    def _node(self, call_id: int) -> str:
+        with self.store.reading() as session:
+            return session.get_one(DriverCall, call_id).node
+
+    def _look(self, key: str, node: str) -> tuple[str | None, bool]:
+        """Who holds the node out of service, as the site's own tool says; nobody where it cannot be asked."""
+        template = self.returns.templates.get(Operation.STATE)
+        if template is None:
+            return None, False
+        try:
+            succeeded, said = make_call(render(Operation.STATE, template, Values(node, f"{key}/state")))
+        except DriverError:
+            return None, False
+        return holder_of(said) if succeeded else (None, False)
+
+    def _look_around(self) -> bool:
+        """Has anybody put a node back by hand, or taken hold of one that we took out?"""
+        now = self.clock()
+        if Operation.STATE not in self.returns.templates or now - self.looked_at < STATE_SECONDS:
+            return False
+        self.looked_at = now
+        with self.store.reading() as session:
+            out = [(row.id, row.node) for row in active_returns(session) if self._is_cordoned(session, row.id)]
+        for return_id, node in out:
+            holder, ours = self._look(f"{return_id}/look", node)
+            event = Uncordoned(now, "somebody", ours=False) if holder is None else CordonedByOthers(now, None if ours else holder)
+            with self.store.writing() as session:
+                self.returns.tell(session, return_id, event)
+        return bool(out)
+
+    def _is_cordoned(self, session: Session, return_id: int) -> bool:
+        """Whether the site's tool has confirmed our cordon, and no uncordon of ours is under way."""
+        calls = session.scalars(select(DriverCall).where(DriverCall.return_id == return_id)).all()
+        cordoned = any(call.operation == Operation.CORDON and call.state == "done" for call in calls)
+        return cordoned and not any(call.operation == Operation.UNCORDON for call in calls)
