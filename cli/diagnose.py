@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Annotated
 
 import typer
 
 from cli.main import UsageError
+from cli.report import report
+from detectors.reading.excerpt import lines_around
 from detectors.reading.scan import scan_inputs
 from detectors.reading.sources import UnreadableInput
 from rules.artefact import load_matcher
-from rules.diagnosis import diagnosis_document
+from rules.diagnosis import Diagnosis, diagnosis_document
 from rules.ranking import rank
 
 app = typer.Typer(add_completion=False)
@@ -33,4 +36,19 @@ def diagnose(
     if as_json:
         print(json.dumps(diagnosis_document(diagnosis)))
         return
-    print(f"{diagnosis.reason}: {diagnosis.summary}")
+    show(diagnosis)
+
+
+def show(diagnosis: Diagnosis) -> None:
+    """Print the report, in colours only on a terminal."""
+    rows = report(diagnosis, lines_around)
+    if not sys.stdout.isatty():
+        for row in rows:
+            print("".join(piece.text for piece in row))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for row in rows:
+        console.print(Text.assemble(*((piece.text, piece.style) for piece in row)))

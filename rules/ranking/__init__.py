@@ -85,12 +85,13 @@ def established(
     why = [chosen.inference.why] if chosen.inference else []
     why += [f"{item.rule.code} does not count: {text}" for item, text in settled.set_aside[:5]]
     handling = severity_of(reason, chosen)
+    domain = fault_domain(chosen)
     return Diagnosis.of(
         handling,
-        summarise(handling, chosen),
+        summarise(handling, chosen, domain),
         confidence=confidence,
         rule=chosen.leading.rule.code,
-        fault_domain=fault_domain(chosen),
+        fault_domain=domain,
         evidence=evidence,
         alternatives=tuple(
             Alternative(item.reason, round(min(confidence, 1 - confidence) * item.weight / 100, 3), item.ruled_out_by)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rules.diagnosis import FaultDomain
 from rules.findings import Findings
 from rules.ranking.candidates import Candidate
 from rules.ranking.observation import Observation, position
@@ -38,9 +39,14 @@ def severity_of(reason: Reason, chosen: Candidate) -> Reason:
     return reason
 
 
-def summarise(reason: Reason, chosen: Candidate) -> str:
-    """One sentence: what the reason means and the line that says so."""
-    return f"{reason.definition.rstrip('.')} ({position(chosen.leading.line)})."
+def summarise(reason: Reason, chosen: Candidate, domain: FaultDomain) -> str:
+    """One sentence: what happened, where, and the line that says so."""
+    rule = chosen.leading.rule
+    what = chosen.inference.why if chosen.inference else rule.title if rule.reason == reason.name else ""
+    what = what or reason.definition.rstrip(".")
+    places = (("node", domain.node), ("GPU", domain.gpu), ("rank", domain.rank), ("link", domain.link), ("", domain.other))
+    where = ", ".join(f"{name} {value}".strip() for name, value in places if value)
+    return f"{what[:1].upper()}{what[1:]}{f' on {where}' if where else ''} ({position(chosen.leading.line)})."
 
 
 def collect_for(chosen: Candidate) -> tuple[str, ...]:
