@@ -80,8 +80,9 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
 
     app = FastAPI(title="Pitstop", version=version("pitstop"), lifespan=lifespan, docs_url="/docs", redoc_url=None)
     install_problems(app)
-    doors = (alerts.PATH, logs.LOGS_PATH, logs.LOKI_PATH, logs.OTLP_PATH, logs.DIAGNOSE_PATH)
-    app.add_middleware(Gate, doors=dict.fromkeys(doors, settings.max_body_bytes))
+    doors = (logs.LOGS_PATH, logs.LOKI_PATH, logs.OTLP_PATH, logs.DIAGNOSE_PATH)
+    limits = dict.fromkeys((*doors, alerts.PATH), settings.max_body_bytes)
+    app.add_middleware(Gate, limits=limits, doors=frozenset(doors), max_held_bytes=settings.max_waiting_bytes)
     for module in (alerts, approvals, commands, events, failures, fleet, health, incidents, jobs, logs, nodes):
         app.include_router(module.router)
     app.include_router(pages.router)

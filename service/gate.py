@@ -40,31 +40,41 @@ def is_loopback(address: str | None) -> bool:
 
 
 class Gate:
-    """ASGI middleware. `doors` are the paths that take large bodies, with their limits in bytes."""
+    """ASGI middleware. `limits`: paths that take more than DOCUMENT_BYTES, with how much; `doors`: those where lines come in.
 
-    def __init__(self, app: ASGIApp, doors: Mapping[str, int]) -> None:
+    Bodies at the doors that are being received or worked on hold at most `max_held_bytes` together; what comes above that is
+    answered with 503 before it is read.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Mapping[str, int], doors: frozenset[str], max_held_bytes: int) -> None:
         self.app = app
+        self.limits = limits
         self.doors = doors
+        self.max_held_bytes = max_held_bytes
+        self.held_bytes = 0
         self._known: dict[str, tuple[float, Principal]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit = self.doors.get(scope["path"], DOCUMENT_BYTES)
+        limit = self.limits.get(scope["path"], DOCUMENT_BYTES)
         headers = Headers(scope=scope)
+        body = BodyAllowance(self, receive, limit, scope["path"] in self.doors)
         try:
-            announced = headers.get("content-length", "0")
-            if announced.isdecimal() and int(announced[:20]) > limit:
-                raise Problem(413, f"the body has more than {limit} bytes: send smaller pieces")
+            body.announce(headers.get("content-length"))
             scope.setdefault("state", {})["principal"] = await self.identify(scope, headers)
         except Problem as problem:
+            body.release()
             if problem.status_code == 401 and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
                 await RedirectResponse("/login", 303)(scope, receive, send)
                 return
             await problem_response(problem.status_code, problem.detail, problem.headers)(scope, receive, send)
             return
-        await self.app(scope, limited(receive, limit), send)
+        try:
+            await self.app(scope, body.receive, send)
+        finally:
+            body.release()
 
     async def identify(self, scope: Scope, headers: Headers) -> Principal:
         service: Service = scope["app"].state.pitstop
@@ -118,16 +128,40 @@ def bearer(headers: Headers) -> str | None:
     return morsel.value if morsel is not None and morsel.value else None
 
 
-def limited(receive: Receive, limit: int) -> Receive:
-    """`receive`, raising Problem 413 where more than `limit` bytes of body come without having been announced."""
-    received = 0
+class BodyAllowance:
+    """What one request's body may take: its own limit, and, at a door, its part of what all bodies may hold together."""
 
-    async def counting() -> Message:
-        nonlocal received
-        message = await receive()
-        received += len(message.get("body", b""))
-        if received > limit:
-            raise Problem(413, f"the body has more than {limit} bytes: send smaller pieces")
+    def __init__(self, gate: Gate, receive: Receive, limit: int, at_door: bool) -> None:
+        self._gate = gate
+        self._receive = receive
+        self._limit = limit
+        self._at_door = at_door
+        self._received = 0
+        self._held = 0
+
+    def announce(self, content_length: str | None) -> None:
+        """Take what the header announces. Raises Problem 413 or 503."""
+        if content_length is not None and content_length.isdecimal():
+            self._check(int(content_length[:20]))
+
+    async def receive(self) -> Message:
+        """The next message of the request. Raises Problem where the body grows past what it may take."""
+        message = await self._receive()
+        self._received += len(message.get("body", b""))
+        self._check(self._received)
         return message
 
-    return counting
+    def release(self) -> None:
+        self._gate.held_bytes -= self._held
+        self._held = 0
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise Problem(413, f"the body has more than {self._limit} bytes: send smaller pieces")
+        if not self._at_door or size <= self._held:
+            return
+        others = self._gate.held_bytes - self._held
+        if others and others + size > self._gate.max_held_bytes:
+            raise Problem(503, "more is waiting than Pitstop can hold: send it again in a moment", headers={"Retry-After": "1"})
+        self._gate.held_bytes = others + size
+        self._held = size

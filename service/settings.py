@@ -45,11 +45,11 @@ class Settings(BaseSettings):
 
     matcher_processes: int = Field(default=1, ge=1, le=64)
     max_body_bytes: int = Field(default=16 * MEBIBYTE, ge=1024)
-    max_decoded_bytes: int = Field(default=64 * MEBIBYTE, ge=1024)
+    max_decoded_bytes: int = Field(default=32 * MEBIBYTE, ge=1024)
     max_line_bytes: int = Field(default=256 * 1024, ge=256)
     max_nesting: int = Field(default=64, ge=4)
-    # Bodies that may wait for the matcher, in bytes; above it the answer is 503.
-    max_waiting_bytes: int = Field(default=128 * MEBIBYTE, ge=MEBIBYTE)
+    # What bodies may hold together while they are received and worked on; above it the answer is 503.
+    max_waiting_bytes: int = Field(default=64 * MEBIBYTE, ge=MEBIBYTE)
 
     lease_seconds: float = Field(default=3.0, gt=0)
     flap_hold_seconds: float = Field(default=600.0, ge=0)
