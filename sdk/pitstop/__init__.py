@@ -2,14 +2,17 @@
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pitstop.directive import Resume, resume
     from pitstop.monitor import Monitor, init
 
-__all__ = ["Monitor", "init"]
+__all__ = ["Monitor", "Resume", "init", "resume"]
+
+HOMES = {"Monitor": "pitstop.monitor", "init": "pitstop.monitor", "Resume": "pitstop.directive", "resume": "pitstop.directive"}
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
+    if name in HOMES:
         from importlib import import_module
 
-        return getattr(import_module("pitstop.monitor"), name)
+        return getattr(import_module(HOMES[name]), name)
     raise AttributeError("module 'pitstop' has no attribute %r" % name)
