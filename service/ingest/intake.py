@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from service.ingest.matching import MatcherPool, Tools
-from service.ingest.preparation import Body, Door, Prepared, prepare
+from service.ingest.preparation import Body, Door, Prepared
 from service.ingest.writer import Acknowledged, ChunkWriter
 from service.metrics import Metrics
 
@@ -22,7 +22,7 @@ class Taken:
 
 
 def prepare_body(tools: Tools, body: Body) -> Prepared:
-    return prepare(body, tools.matcher, tools.redactor)
+    return tools.preparer.prepare(body)
 
 
 class Intake:

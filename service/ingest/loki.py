@@ -12,6 +12,7 @@ from service.ingest.protocol import Decoded, Limits, ProtocolError, StreamKey, p
 __all__ = ["decode_loki_json", "decode_loki_protobuf", "parse_labels"]
 
 MAX_LABELS = 256
+STAMP_DIGITS = 19
 LABEL = re.compile(r'\s*([a-zA-Z_:][a-zA-Z0-9_:.]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(,|\}|$)')
 ESCAPE = re.compile(r"\\(.)")
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
@@ -40,20 +41,27 @@ def decode_loki_json(data: bytes, limits: Limits, job_keys: Sequence[str]) -> De
             raise ProtocolError(f'{where} must be {{"stream": {{...}}, "values": [...]}}')
         if len(labels) > MAX_LABELS or not all(isinstance(value, str) for value in labels.values()):
             raise ProtocolError(f"{where}: labels must be at most {MAX_LABELS} strings")
-        key = stream_of(labels, job_keys)
-        for position, value in enumerate(values):
-            time_ns, line = entry_of(value, f"{where}.values[{position}]")
-            decoded.add(key, 0, time_ns, line, limits)
+        times, lines = entries_of(values, where)
+        decoded.add(stream_of(labels, job_keys), [0] * len(lines), times, lines, limits)
     return decoded
 
 
-def entry_of(value: Any, where: str) -> tuple[int, bytes]:
-    if not isinstance(value, list) or len(value) not in (2, 3) or not isinstance(value[1], str):
-        raise ProtocolError(f'{where} must be ["<nanoseconds>", "line"]')
-    stamp = value[0]
-    if not isinstance(stamp, str) or not stamp.isdecimal() or len(stamp) > 19:
-        raise ProtocolError(f"{where}: the time must be nanoseconds since the epoch, as a string")
-    return int(stamp), value[1].encode("utf-8", "replace")
+def entries_of(values: list[Any], where: str) -> tuple[list[int], list[str]]:
+    """Times and lines of `[["<nanoseconds>", "line", {...}?], ...]`. Raises ProtocolError, naming the first that is wrong."""
+    try:
+        stamps, lines = [value[0] for value in values], [value[1] for value in values]
+        "".join(stamps), "".join(lines)
+        times = list(map(int, stamps))
+        if max(map(len, stamps), default=0) <= STAMP_DIGITS and min(times, default=0) >= 0:
+            return times, lines
+    except (TypeError, ValueError, IndexError, KeyError):
+        pass
+    for position, value in enumerate(values):
+        if not isinstance(value, list) or len(value) not in (2, 3) or not isinstance(value[1], str):
+            raise ProtocolError(f'{where}.values[{position}] must be ["<nanoseconds>", "line"]')
+        if not isinstance(value[0], str) or not value[0].isdecimal() or len(value[0]) > STAMP_DIGITS:
+            raise ProtocolError(f"{where}.values[{position}]: the time must be nanoseconds since the epoch, as a string")
+    raise ProtocolError(f"{where}: malformed values")
 
 
 def decode_loki_protobuf(data: bytes, limits: Limits, job_keys: Sequence[str]) -> Decoded:
@@ -70,10 +78,12 @@ def decode_loki_protobuf(data: bytes, limits: Limits, job_keys: Sequence[str]) -
                     labels = parse_labels(value.decode("utf-8", "replace"))
                 elif name == 2 and isinstance(value, bytes):
                     entries.append(value)
-            key = stream_of(labels, job_keys)
+            times, lines = [], []
             for entry in entries:
                 time_ns, line = protobuf_entry(entry)
-                decoded.add(key, 0, time_ns, line, limits)
+                times.append(time_ns)
+                lines.append(line.decode("utf-8", "replace"))
+            decoded.add(stream_of(labels, job_keys), [0] * len(lines), times, lines, limits)
     except (IndexError, OverflowError):
         raise ProtocolError("the body is not a Loki PushRequest: it ends early") from None
     return decoded

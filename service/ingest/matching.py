@@ -23,6 +23,7 @@ from rules.artefact import load_matcher
 from rules.matcher import Matcher
 from rules.pack import PACK_FOLDER
 from rules.redaction import Redactor, redactor
+from service.ingest.preparation import Preparer
 
 __all__ = ["MatcherDied", "MatcherPool", "Overloaded", "Tools"]
 
@@ -47,6 +48,7 @@ class Tools:
 
     matcher: Matcher
     redactor: Redactor
+    preparer: Preparer
 
 
 @dataclass(slots=True)
@@ -62,7 +64,8 @@ def work(connection: Connection, rules_folder: Path) -> None:
     # Only the service decides when to end: Ctrl-C in a terminal reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    tools = Tools(load_matcher(rules_folder), redactor())
+    matcher = load_matcher(rules_folder)
+    tools = Tools(matcher, redactor(), Preparer(matcher, redactor()))
     connection.send_bytes(b"ready")
     while True:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from service.ingest.protocol import Decoded, Limits, ProtocolError, StreamKey, int_of, parse_json, text_of
 
@@ -13,7 +14,7 @@ LATEST_SECONDS = 1e11
 
 def decode_ndjson(data: bytes, limits: Limits, now: float) -> Decoded:
     """Raises ProtocolError, naming the first line that is wrong: a batch is stored whole or not at all."""
-    decoded = Decoded()
+    gathered: dict[StreamKey, tuple[list[int], list[int], list[str]]] = {}
     for index, raw in enumerate(data.split(b"\n"), 1):
         if not raw or raw.isspace():
             continue
@@ -32,15 +33,23 @@ def decode_ndjson(data: bytes, limits: Limits, now: float) -> Decoded:
             or not 0 <= time < LATEST_SECONDS
         ):
             raise ProtocolError(f"{where}: time must be seconds since the epoch")
-        key = StreamKey(
-            job=text_of(record, "job", where, 255),
-            attempt=int_of(record, "attempt", where),
-            node=text_of(record, "node", where, 255),
-            rank=int_of(record, "rank", where),
-            path=text_of(record, "path", where) or "-",
-            # An agent says of lines that no job wrote (kernel, NVML, scheduler) that its node vouches for them.
-            node_vouched=record.get("trust") == "node",
-        )
-        number = int_of(record, "number", where) or 0
-        decoded.add(key, number, int(time * 1e9), line.encode("utf-8", "replace"), limits)
+        numbers, times, texts = gathered.setdefault(stream_of(record, where), ([], [], []))
+        numbers.append(int_of(record, "number", where) or 0)
+        times.append(int(time * 1e9))
+        texts.append(line)
+    decoded = Decoded()
+    for key, (numbers, times, texts) in gathered.items():
+        decoded.add(key, numbers, times, texts, limits)
     return decoded
+
+
+def stream_of(record: dict[str, Any], where: str) -> StreamKey:
+    return StreamKey(
+        job=text_of(record, "job", where, 255),
+        attempt=int_of(record, "attempt", where),
+        node=text_of(record, "node", where, 255),
+        rank=int_of(record, "rank", where),
+        path=text_of(record, "path", where) or "-",
+        # An agent says of lines that no job wrote (kernel, NVML, scheduler) that its node vouches for them.
+        node_vouched=record.get("trust") == "node",
+    )

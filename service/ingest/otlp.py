@@ -51,15 +51,26 @@ class Streams:
         return key
 
 
-def add_record(decoded: Decoded, key: StreamKey, time_ns: int, body: str, stack: str, limits: Limits) -> None:
-    text = f"{body}\n{stack}" if stack and stack not in body else body
-    decoded.add(key, 0, time_ns, text.encode("utf-8", "replace"), limits)
+class Gathering:
+    """Records by stream, as they come, to be handed on stream by stream."""
 
+    def __init__(self) -> None:
+        self.decoded = Decoded()
+        self._found: dict[StreamKey, tuple[list[int], list[str]]] = {}
 
-def reject(decoded: Decoded, why: str) -> None:
-    decoded.records += 1
-    decoded.rejected += 1
-    decoded.why = decoded.why or why
+    def add(self, key: StreamKey, time_ns: int, body: str, stack: str) -> None:
+        times, texts = self._found.setdefault(key, ([], []))
+        times.append(time_ns)
+        texts.append(f"{body}\n{stack}" if stack and stack not in body else body)
+
+    def reject(self, why: str) -> None:
+        self.decoded.rejected += 1
+        self.decoded.why = self.decoded.why or why
+
+    def finish(self, limits: Limits) -> Decoded:
+        for key, (times, texts) in self._found.items():
+            self.decoded.add(key, [0] * len(times), times, texts, limits)
+        return self.decoded
 
 
 def decode_otlp_protobuf(data: bytes, limits: Limits, job_keys: Sequence[str], now_ns: int) -> Decoded:
@@ -68,7 +79,7 @@ def decode_otlp_protobuf(data: bytes, limits: Limits, job_keys: Sequence[str], n
         request = ExportLogsServiceRequest.FromString(data)
     except DecodeError:
         raise ProtocolError("the body is not an OTLP ExportLogsServiceRequest") from None
-    decoded = Decoded()
+    gathering = Gathering()
     for resource_logs in request.resource_logs:
         resource = {
             item.key: text[:MAX_LABEL_BYTES] for item in resource_logs.resource.attributes if (text := any_text(item.value))
@@ -78,13 +89,13 @@ def decode_otlp_protobuf(data: bytes, limits: Limits, job_keys: Sequence[str], n
             for record in scope_logs.log_records:
                 time_ns = record.time_unix_nano or record.observed_time_unix_nano or now_ns
                 if time_ns >= LATEST_NS:
-                    reject(decoded, "a record's time is out of range")
+                    gathering.reject("a record's time is out of range")
                     continue
                 attributes = [(item.key, any_text(item.value)) for item in record.attributes]
                 stack = next((value for name, value in attributes if name == STACKTRACE), "")
                 body = record.body.string_value or any_text(record.body)
-                add_record(decoded, streams.of(attributes), time_ns, body, stack, limits)
-    return decoded
+                gathering.add(streams.of(attributes), time_ns, body, stack)
+    return gathering.finish(limits)
 
 
 def any_text(value: Any) -> str:
@@ -116,7 +127,7 @@ def decode_otlp_json(data: bytes, limits: Limits, job_keys: Sequence[str], now_n
     document = parse_json(data, "the body")
     if not isinstance(document, dict):
         raise ProtocolError("the body must be an OTLP ExportLogsServiceRequest")
-    decoded = Decoded()
+    gathering = Gathering()
     for resource_logs in objects(document, "resourceLogs"):
         resource_object = resource_logs.get("resource") or {}
         if not isinstance(resource_object, dict):
@@ -127,12 +138,12 @@ def decode_otlp_json(data: bytes, limits: Limits, job_keys: Sequence[str], now_n
             for record in objects(scope_logs, "logRecords"):
                 time_ns = nanoseconds(record, "timeUnixNano") or nanoseconds(record, "observedTimeUnixNano") or now_ns
                 if time_ns >= LATEST_NS:
-                    reject(decoded, "a record's time is out of range")
+                    gathering.reject("a record's time is out of range")
                     continue
                 attributes = attributes_of(record, limits)
                 stack = next((value for name, value in attributes if name == STACKTRACE), "")
-                add_record(decoded, streams.of(attributes), time_ns, json_text(record.get("body"), limits), stack, limits)
-    return decoded
+                gathering.add(streams.of(attributes), time_ns, json_text(record.get("body"), limits), stack)
+    return gathering.finish(limits)
 
 
 def objects(parent: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

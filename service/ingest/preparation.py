@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from hashlib import blake2b
 
 from detectors.reading.text import strip_escapes
-from rules.matcher import Matcher
+from rules.matcher import Matcher, references_of
 from rules.pack import RuleRole
 from rules.redaction import Redactor
 from rules.signal import Trust
-from service.chunks import encode_chunk
+from service.chunks import ChunkEncoder
 from service.ingest.loki import decode_loki_json, decode_loki_protobuf
 from service.ingest.ndjson import decode_ndjson
 from service.ingest.otlp import decode_otlp_json, decode_otlp_protobuf
-from service.ingest.protocol import Decoded, Limits, LineRecord, StreamKey, decompressed
+from service.ingest.protocol import Decoded, Limits, StreamKey, StreamLines, decompressed
 
-__all__ = ["Body", "Door", "Prepared", "PreparedStream", "prepare"]
+__all__ = ["Body", "Door", "Prepared", "PreparedStream", "Preparer"]
 
 
 class Door(StrEnum):
@@ -90,96 +93,117 @@ def decode(body: Body, data: bytes) -> Decoded:
             return decode_loki_protobuf(decompressed(data, "snappy", body.limits), body.limits, body.job_keys)
 
 
-def prepare(body: Body, matcher: Matcher, redactor: Redactor) -> Prepared:
-    """Raises ProtocolError where the body is not what its door takes."""
-    data = decompressed(body.data, body.encoding, body.limits)
-    decoded = decode(body, data)
-    # Of the content, not of the body: a sender that compresses again may not write the same bytes.
-    identity = hashlib.sha256(data).hexdigest()
-    texts: list[list[bytes]] = []
-    for lines in decoded.streams.values():
-        block = b"".join(line.text + b"\n" for line in lines)
-        texts.append(redactor.redact(block).split(b"\n")[:-1])
-    routine = routine_lines(matcher, b"".join(text + b"\n" for stream in texts for text in stream))
-    streams: list[PreparedStream] = []
-    start = 0
-    for (key, lines), redacted in zip(decoded.streams.items(), texts, strict=True):
-        streams.append(prepare_stream(key, lines, redacted, routine, start, body))
-        start += len(redacted)
-    accepted = sum(stream.lines for stream in streams) + sum(sum(stream.dropped.values()) for stream in streams)
-    kept = sum(stream.lines for stream in streams)
-    times = [line.time_ns for lines in decoded.streams.values() for line in lines[-1:]]
-    return Prepared(
-        streams=tuple(streams),
-        accepted=accepted,
-        kept=kept,
-        dropped=accepted - kept,
-        rejected=decoded.rejected,
-        why_rejected=decoded.why,
-        bytes=sum(len(text) + 1 for stream in texts for text in stream),
-        last_line_time=max(times) / 1e9 if times else None,
-        identity=identity,
-    )
+class Preparer:
+    """Prepares one body after another; lives in one thread."""
+
+    def __init__(self, matcher: Matcher, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._patterns = matcher.patterns
+        # By pattern: the code of its routine rule, or None for a rule that recognises signals.
+        rules = [matcher.rules[rule] for rule, _, _ in references_of(matcher.rules)]
+        self._routine = [rule.code if rule.role is RuleRole.ROUTINE else None for rule in rules]
+        self._marks = [rule.role is RuleRole.ROUTINE and rule.marks is not None for rule in rules]
+        self._encoder = ChunkEncoder()
+
+    def prepare(self, body: Body) -> Prepared:
+        """Raises ProtocolError where the body is not what its door takes."""
+        data = decompressed(body.data, body.encoding, body.limits)
+        decoded = decode(body, data)
+        texts = self._redacted([lines.texts for lines in decoded.streams.values()])
+        block = b"".join([text + b"\n" for lines in texts for text in lines])
+        verdicts, marks = self._judge(block, sum(map(len, texts)))
+        streams: list[PreparedStream] = []
+        start = 0
+        for (key, lines), redacted in zip(decoded.streams.items(), texts, strict=True):
+            if redacted:
+                end = start + len(redacted)
+                streams.append(self._stream(body, key, lines, redacted, verdicts[start:end], marks_within(marks, start, end)))
+                start = end
+        kept = sum(stream.lines for stream in streams)
+        times = [lines.times[-1] for lines in decoded.streams.values() if lines.times]
+        return Prepared(
+            streams=tuple(streams),
+            accepted=start,
+            kept=kept,
+            dropped=start - kept,
+            rejected=decoded.rejected,
+            why_rejected=decoded.why,
+            bytes=len(block),
+            last_line_time=max(times) / 1e9 if times else None,
+            # Of the content, not of the body: a sender that compresses again may not write the same bytes.
+            identity=hashlib.sha256(data).hexdigest(),
+        )
+
+    def _redacted(self, texts: list[list[bytes]]) -> list[list[bytes]]:
+        block = b"".join([text + b"\n" for lines in texts for text in lines])
+        if self._redactor.redact(block) is block:
+            return texts
+        # By stream: a private key that never ends must not take the lines of others with it.
+        return [self._redactor.redact(b"".join([text + b"\n" for text in lines])).split(b"\n")[:-1] for lines in texts]
+
+    def _judge(self, block: bytes, lines: int) -> tuple[list[str | None], list[int]]:
+        """For each line the routine rule that drops it, else None; and which of the dropped ones mark the life of the job."""
+        verdicts: list[str | None] = [None] * lines
+        marks: list[int] = []
+        signals: list[int] = []
+        routine = self._routine
+        for line, pattern in self._patterns.find(strip_escapes(block)):
+            code = routine[pattern]
+            if code is None:
+                signals.append(line)
+            elif verdicts[line] is None:
+                verdicts[line] = code
+                if self._marks[pattern]:
+                    marks.append(line)
+        for line in signals:
+            verdicts[line] = None
+        return verdicts, marks
+
+    def _stream(
+        self, body: Body, key: StreamKey, lines: StreamLines, texts: list[bytes], verdicts: list[str | None], marks: list[int]
+    ) -> PreparedStream:
+        if marks:
+            # Of lines that mark the job's life only the last of a batch stays: where a run stood must remain visible.
+            verdicts[marks[-1]] = None
+        numbers, times = lines.numbers, lines.times
+        kept = [(numbers[index], times[index], texts[index]) for index, verdict in enumerate(verdicts) if verdict is None]
+        dropped = Counter(verdict for verdict in verdicts if verdict is not None)
+        vouched = key.node_vouched and key.node is not None and key.node == body.vouching_node
+        trust = Trust.NODE if vouched else Trust.JOB
+        name = stream_name(key, trust)
+        return PreparedStream(
+            key=name,
+            stream=key,
+            trust=trust,
+            lines=len(kept),
+            raw_bytes=sum([len(text) + 1 for _, _, text in kept]),
+            first_time=min(times) / 1e9,
+            last_time=max(times) / 1e9,
+            data=self._encoder.encode(kept) if kept else b"",
+            dropped=dict(dropped),
+            # An agent's batches have ids of their own.
+            digests=b"" if body.door is Door.NDJSON else digests_of(name, kept),
+        )
 
 
-def routine_lines(matcher: Matcher, block: bytes) -> dict[int, tuple[str, bool]]:
-    """Index of each line that only routine rules recognise -> (rule, whether it marks progress of the job)."""
-    routine: dict[int, tuple[str, bool]] = {}
-    signals: set[int] = set()
-    for hit in matcher.scan(strip_escapes(block)):
-        rule = matcher.rules[hit.rule]
-        if rule.role is RuleRole.ROUTINE:
-            routine.setdefault(hit.line, (rule.code, rule.marks is not None))
-        else:
-            signals.add(hit.line)
-    for line in signals:
-        routine.pop(line, None)
-    return routine
+def marks_within(marks: list[int], start: int, end: int) -> list[int]:
+    """Those of the ascending `marks` from `start` up to `end`, counted from `start`."""
+    return [mark - start for mark in marks[bisect_left(marks, start) : bisect_left(marks, end)]]
 
 
-def prepare_stream(
-    key: StreamKey,
-    lines: list[LineRecord],
-    redacted: list[bytes],
-    routine: dict[int, tuple[str, bool]],
-    start: int,
-    body: Body,
-) -> PreparedStream:
-    kept: list[tuple[int, int, bytes]] = []
-    dropped: Counter[str] = Counter()
-    # Of lines that mark the job's life only the last of a batch stays: where a run stood must remain visible.
-    last_mark = next((index for index in range(len(lines) - 1, -1, -1) if routine.get(start + index, ("", False))[1]), None)
-    for index, (line, text) in enumerate(zip(lines, redacted, strict=True)):
-        verdict = routine.get(start + index)
-        if verdict is None or index == last_mark:
-            kept.append((line.number, line.time_ns, text))
-        else:
-            dropped[verdict[0]] += 1
-    trust = Trust.NODE if key.node_vouched and key.node is not None and key.node == body.vouching_node else Trust.JOB
-    times = [line.time_ns for line in lines]
-    name = hashlib.sha256(json.dumps([*key[:5], key.labels, trust]).encode()).hexdigest()
-    return PreparedStream(
-        key=name,
-        stream=key,
-        trust=trust,
-        lines=len(kept),
-        raw_bytes=sum(len(text) + 1 for _, _, text in kept),
-        first_time=min(times) / 1e9,
-        last_time=max(times) / 1e9,
-        data=encode_chunk(kept) if kept else b"",
-        dropped=dict(dropped),
-        # An agent's batches have ids of their own.
-        digests=b"" if body.door is Door.NDJSON else digests_of(name, kept),
-    )
+@lru_cache(maxsize=16_384)
+def stream_name(key: StreamKey, trust: Trust) -> str:
+    """The same for the same key, in every process and for ever."""
+    return hashlib.sha256(json.dumps([*key[:5], key.labels, trust]).encode()).hexdigest()
 
 
 def digests_of(stream: str, kept: list[tuple[int, int, bytes]]) -> bytes:
     """By stream, time, text, and which of several equal lines of the batch it is."""
-    equal: Counter[tuple[int, bytes]] = Counter()
+    equal: dict[tuple[int, bytes], int] = {}
     prefix = stream.encode()
     digests = []
     for _, time_ns, text in kept:
-        equal[time_ns, text] += 1
-        content = b"%b %d %d %b" % (prefix, time_ns, equal[time_ns, text], text)
-        digests.append(hashlib.blake2b(content, digest_size=8).digest())
+        place = (time_ns, text)
+        equal[place] = ordinal = equal.get(place, 0) + 1
+        digests.append(blake2b(b"%b %d %d %b" % (prefix, time_ns, ordinal, text), digest_size=8).digest())
     return b"".join(digests)

@@ -14,9 +14,9 @@ import zstandard
 __all__ = [
     "Decoded",
     "Limits",
-    "LineRecord",
     "ProtocolError",
     "StreamKey",
+    "StreamLines",
     "TooLarge",
     "cut",
     "decompressed",
@@ -57,32 +57,45 @@ class StreamKey(NamedTuple):
     node_vouched: bool = False
 
 
-class LineRecord(NamedTuple):
-    """One line without its newline. `number` counts from 1 in its file, 0 where nobody counted; `time_ns` since the epoch."""
+@dataclass(slots=True)
+class StreamLines:
+    """Lines without their newlines. `numbers` count from 1 in the file, 0 where nobody counted; `times` in nanoseconds."""
 
-    number: int
-    time_ns: int
-    text: bytes
+    texts: list[bytes] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Decoded:
     """Lines by stream, in the order of the body. `rejected` records could not be taken; `why` says so of the first."""
 
-    streams: dict[StreamKey, list[LineRecord]] = field(default_factory=dict)
-    records: int = 0
+    streams: dict[StreamKey, StreamLines] = field(default_factory=dict)
     rejected: int = 0
     why: str = ""
 
-    def add(self, key: StreamKey, number: int, time_ns: int, text: bytes, limits: Limits) -> None:
-        """One record; one that holds several lines becomes several of the same time."""
-        self.records += 1
-        lines = self.streams.setdefault(key, [])
-        if b"\n" in text:
-            for part in text.removesuffix(b"\n").split(b"\n"):
-                lines.append(LineRecord(number, time_ns, cut(part.removesuffix(b"\r"), limits.line_bytes)))
-        else:
-            lines.append(LineRecord(number, time_ns, cut(text.removesuffix(b"\r"), limits.line_bytes)))
+    def add(self, key: StreamKey, numbers: list[int], times: list[int], texts: list[str], limits: Limits) -> None:
+        """Records of one stream; one that holds several lines becomes several of the same number and time."""
+        block = "\n".join(texts).encode("utf-8", "replace")
+        lines = block.split(b"\n")
+        if len(lines) != len(texts) or b"\r" in block:
+            numbers, times, lines = divided(numbers, times, texts)
+        if max(map(len, lines), default=0) > limits.line_bytes:
+            lines = [cut(line, limits.line_bytes) for line in lines]
+        found = self.streams.setdefault(key, StreamLines())
+        found.texts += lines
+        found.times += times
+        found.numbers += numbers
+
+
+def divided(numbers: list[int], times: list[int], texts: list[str]) -> tuple[list[int], list[int], list[bytes]]:
+    """The lines of records that hold several, or whose lines end like a DOS file's."""
+    lines = [
+        (number, time_ns, part.removesuffix("\r").encode("utf-8", "replace"))
+        for number, time_ns, text in zip(numbers, times, texts, strict=True)
+        for part in text.removesuffix("\n").split("\n")
+    ]
+    return [line[0] for line in lines], [line[1] for line in lines], [line[2] for line in lines]
 
 
 def cut(text: bytes, limit: int) -> bytes:

@@ -13,7 +13,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service.chunks import decode_chunk, encode_chunk
+from service.chunks import ChunkEncoder, decode_chunk
 from service.ingest.matching import Overloaded
 from service.ingest.preparation import Door, Prepared, PreparedStream
 from service.ingest.recent import DIGEST_BYTES, RECENT_SECONDS, RecentDigests
@@ -68,6 +68,7 @@ class ChunkWriter:
         self._queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._streams: dict[str, int] = {}
         self._recent = RecentDigests()
+        self._encoder = ChunkEncoder()
         self._max_waiting_bytes = max_waiting_bytes
         self._lock = threading.Lock()
         self._closing = False
@@ -188,9 +189,14 @@ class ChunkWriter:
             repeated = set(self._recent.seen(stream.digests))
             repeated |= {position for position, digest in enumerate(single) if digest in of_group}
             of_group |= dict.fromkeys(digest for position, digest in enumerate(single) if position not in repeated)
-            streams.append(without(stream, repeated) if repeated else stream)
+            streams.append(self._without(stream, repeated) if repeated else stream)
         kept = sum(stream.lines for stream in streams)
         return replace(prepared, streams=tuple(streams), kept=kept)
+
+    def _without(self, stream: PreparedStream, repeated: set[int]) -> PreparedStream:
+        lines = [line for position, line in enumerate(decode_chunk(stream.data)) if position not in repeated]
+        raw_bytes = sum(len(line.text) + 1 for line in lines)
+        return replace(stream, lines=len(lines), raw_bytes=raw_bytes, data=self._encoder.encode(lines) if lines else b"")
 
     def _stream_ids(self, session: Session, group: Sequence[Pending], now: float) -> dict[str, int]:
         wanted = {stream.key: (stream, pending.origin) for pending in group for stream in pending.prepared.streams}
@@ -285,13 +291,6 @@ class ChunkWriter:
                 added=("lines", "bytes", "dropped", "errors"),
                 replaced=("last_seen", "last_line_time", "lag_seconds", "protocol"),
             )
-
-
-def without(stream: PreparedStream, repeated: set[int]) -> PreparedStream:
-    """`stream` without the kept lines at these positions."""
-    lines = [line for position, line in enumerate(decode_chunk(stream.data)) if position not in repeated]
-    raw_bytes = sum(len(line.text) + 1 for line in lines)
-    return replace(stream, lines=len(lines), raw_bytes=raw_bytes, data=encode_chunk(lines) if lines else b"")
 
 
 def add(row: dict[str, object], name: str, value: int) -> None:
