@@ -48,18 +48,18 @@ def app(args: Sequence[str], prog_name: str) -> None:
     except UnreadableInput as error:
         raise UsageError(str(error)) from None
     with reader, opened(options.output, options.json, options.path) as output:
-        for block in reader:
-            stripped = strip_escapes(block.data)
-            sifted = compressor.feed(stripped, block.first, None if stripped is block.data else block.data)
+        for block in reader.chunks():
+            stripped = strip_escapes(block)
+            sifted = compressor.feed(stripped, None if stripped is block else block)
             if sifted.kept:
                 output.write(sifted.kept)
     report = compressor.report(Stamps(time.time).read)
     if reader.note:
         print(f"pitstop: {options.path}: {reader.note}", file=sys.stderr)
     if options.json:
-        print(json.dumps(document(report, reader.lines, reader.bytes, time.monotonic() - began)))
+        print(json.dumps(document(report, compressor.lines, reader.bytes, time.monotonic() - began)))
     else:
-        print(summary(report, reader.lines, reader.bytes), file=sys.stderr)
+        print(summary(report, compressor.lines, reader.bytes), file=sys.stderr)
 
 
 class Output:

@@ -6,7 +6,9 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +79,7 @@ typedef struct {
     const char *block;
     Py_ssize_t block_length;
     uint64_t kept_lines, kept_bytes;
+    long long lines;
     uint8_t *scratch;
 } Sifter;
 
@@ -412,6 +415,7 @@ static PyObject *sift(Sifter *self, PyObject *arguments) {
     if (room_for_lines(self))
         goto failed;
     self->starts[self->line_count] = (uint32_t)view.len;
+    self->lines += self->line_count;
     PyBuffer_Release(&view);
     return unknown;
 failed:
@@ -446,10 +450,15 @@ static PyObject *settle(Sifter *self, PyObject *arguments) {
         Point *point = new_point(self, record, number, time.buf, time.len);
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++) {
             unsigned int series;
-            double value;
-            if (!PyArg_ParseTuple(PyTuple_GET_ITEM(values, i), "Id", &series, &value))
+            const char *text;
+            Py_ssize_t length;
+            if (!PyArg_ParseTuple(PyTuple_GET_ITEM(values, i), "Iy#", &series, &text, &length))
                 goto failed;
-            if (series < MAX_SERIES && add_value(record, point, series, value, number))
+            if (series >= MAX_SERIES) {
+                PyErr_SetString(PyExc_ValueError, "no such series");
+                goto failed;
+            }
+            if (add_value(record, point, series, read_value((const uint8_t *)text, length), number))
                 goto failed;
         }
     }
@@ -749,6 +758,11 @@ static PyMethodDef sifter_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef sifter_members[] = {
+    {"lines", T_LONGLONG, offsetof(Sifter, lines), READONLY, "lines of all blocks so far"},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyTypeObject SifterType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "rules._sifter.Sifter",
@@ -756,6 +770,7 @@ static PyTypeObject SifterType = {
     .tp_dealloc = (destructor)sifter_dealloc,
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_methods = sifter_methods,
+    .tp_members = sifter_members,
     .tp_new = sifter_new,
 };
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 from rules.matcher import Hit, Matcher
 from rules.pack import CAPTURES, Rule, RuleRole
 from rules.patterns import parse_pattern
-from rules.shapes import ShapePatterns, Span, judge, preferred, shape_of
-from rules.sifter import ASK, KEEP, MAX_SERIES, NO_RANK, RankReport, Sifter, new_sifter, number_of
+from rules.shapes import ShapePatterns, Span, judge, shape_of
+from rules.sifter import ASK, KEEP, MAX_SERIES, NO_RANK, RankReport, Sifter, new_sifter
 from rules.signal import Measurement
 
 __all__ = ["CompressionReport", "Compressor", "RankPrefix", "RankTrace", "Reading", "Series", "Sifted", "measurements_of"]
@@ -28,6 +29,9 @@ STEP = "step"
 RANK = "rank"
 # What stands up to the second in the longest usual stamp: 2025-11-28 09:57:52
 STAMP_BYTES = 19
+FIRST_LEAD = 32_768
+SIGNAL = -1
+UNRECOGNISED = 1 << 30
 
 
 class RankPrefix(Protocol):
@@ -94,55 +98,83 @@ class Compressor:
         self._shapes = shapes
         self._rank_prefix = rank_prefix
         self._sifter = sifter or new_sifter(len(matcher.rules))
-        self._routine = [rule.role is RuleRole.ROUTINE for rule in matcher.rules]
+        # By pattern: the place of its routine rule in the order of precedence, or SIGNAL.
+        self._standing = [
+            shapes.precedence[rule] if matcher.rules[rule].role is RuleRole.ROUTINE else SIGNAL
+            for rule, _, _ in matcher.references
+        ]
+        self._by_precedence = sorted(range(len(matcher.rules)), key=shapes.precedence.__getitem__)
+        self._lead = FIRST_LEAD
         self._names = series_names(matcher.rules)
         self._series = {name: number for number, name in enumerate(self._names)}
 
-    def feed(self, block: bytes, first_number: int, original: bytes | None = None) -> Sifted:
-        """`block`: whole lines to judge, the first numbered `first_number`; `original`: the same lines as they are to be kept."""
-        unknown = self._sifter.sift(block, first_number)
+    @property
+    def lines(self) -> int:
+        """Lines of all blocks so far."""
+        return self._sifter.lines
+
+    def feed(self, block: bytes, original: bytes | None = None) -> Sifted:
+        """`block`: whole lines to judge, which follow those of the block before; `original`: the same as they are to be kept."""
+        if self._lead < len(block) and original is None:
+            # Small steps at first: what they teach spares the rest of the first block a closer look.
+            cut = block.rfind(b"\n", 0, self._lead) + 1
+            self._lead *= 2
+            if cut:
+                before = self.lines
+                head = self.feed(block[:cut])
+                skipped = self.lines - before
+                rest = self.feed(block[cut:])
+                later = (Hit(hit.line + skipped, hit.rule, hit.clause, hit.ordinal) for hit in rest.hits)
+                return Sifted(head.kept + rest.kept, (*head.hits, *later))
+        unknown = self._sifter.sift(block, self.lines + 1)
         hits: list[Hit] = []
         if unknown:
-            rules = self._look_at(block, unknown, hits)
             fresh: dict[bytes, tuple[bytes, int]] = {}
-            for (index, start, end, repeated), rule in zip(unknown, rules, strict=True):
-                line = block[start:end]
-                rank, time, values = self._read(line, rule)
-                self._sifter.settle(index, rule, rank, time, values)
+            lines = [block[start:end] for _, start, end, _ in unknown]
+            for (index, _, _, repeated), line, rule in zip(unknown, lines, self._look_at(lines, unknown, hits), strict=True):
+                self._sifter.settle(index, rule, *self._read(line, rule))
                 if repeated and len(fresh) < MAX_JUDGED:
                     fresh.setdefault(shape_of(line), (line, rule))
             self._learn(list(fresh.values()))
         return Sifted(self._sifter.close_block(block if original is None else original), tuple(hits))
 
-    def _look_at(self, block: bytes, unknown: Sequence[tuple[int, int, int, bool]], hits: list[Hit]) -> list[int]:
+    def _look_at(self, lines: Sequence[bytes], unknown: Sequence[tuple[int, int, int, bool]], hits: list[Hit]) -> list[int]:
         """The routine rule to which each unknown line falls, or KEEP; appends the hits of signal rules."""
-        first: list[int | None] = [None] * len(unknown)
-        signal: set[int] = set()
-        for hit in self._matcher.scan(b"".join([block[start : end + 1] for _, start, end, _ in unknown])):
-            if self._routine[hit.rule]:
-                first[hit.line] = preferred(self._shapes.precedence, first[hit.line], hit.rule)
-            else:
-                signal.add(hit.line)
-                hits.append(Hit(unknown[hit.line][0], hit.rule, hit.clause, hit.ordinal))
-        for line in signal:
-            first[line] = None
-        return [KEEP if rule is None else rule for rule in first]
+        best = [UNRECOGNISED] * len(lines)
+        ends = list(accumulate(map(len, lines), lambda end, length: end + 1 + length))
+        seen: set[tuple[int, int]] = set()
+        place, limit = 0, ends[0]
+        for end, pattern in self._matcher.patterns.events(b"\n".join(lines)):
+            while end > limit:
+                place += 1
+                limit = ends[place]
+            standing = self._standing[pattern]
+            if standing < best[place]:
+                best[place] = standing
+            if standing == SIGNAL and (place, pattern) not in seen:
+                seen.add((place, pattern))
+                hits.append(Hit(unknown[place][0], *self._matcher.references[pattern]))
+        return [KEEP if standing in (SIGNAL, UNRECOGNISED) else self._by_precedence[standing] for standing in best]
 
-    def _read(self, line: bytes, rule: int) -> tuple[int, bytes, tuple[tuple[int, float], ...]]:
+    def _read(self, line: bytes, rule: int) -> tuple[int, bytes, tuple[tuple[int, bytes], ...]]:
         """Rank, time and values of a line that `rule` drops, or that is kept."""
-        spans = self._matcher.capture_spans(rule, line) if rule >= 0 else {}
+        if rule == KEEP or not self._matcher.rules[rule].captures:
+            prefix = self._rank_prefix(line)
+            return int(line[prefix[0] : prefix[1]]) if prefix else NO_RANK, b"", ()
+        spans = self._matcher.capture_spans(rule, line)
         rank_span = spans.get(RANK) or self._rank_prefix(line)
         rank = int(line[rank_span[0] : rank_span[1]]) if rank_span else NO_RANK
         captured = self._measured(spans)
         if not captured:
             return rank, b"", ()
         second = clock_span(line)
-        values = tuple((series, number_of(line[start:end])) for series, start, end in captured)
+        values = tuple([(series, line[start:end]) for series, start, end in captured])
         return rank, line[: second[1]] if second else b"", values
 
     def _measured(self, spans: Mapping[str, Span]) -> tuple[tuple[int, int, int], ...]:
         """(series, start, end) of the captured numbers that are measured."""
-        return tuple((self._series[name], start, end) for name, (start, end) in spans.items() if name in self._series)
+        series = self._series
+        return tuple([(series[name], *span) for name, span in spans.items() if name in series])
 
     def _learn(self, lines: Sequence[tuple[bytes, int]]) -> None:
         if not lines:

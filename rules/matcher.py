@@ -19,6 +19,9 @@ __all__ = ["MAX_CAPTURE_BYTES", "Clause", "Expressions", "Hit", "Matcher", "Patt
 MAX_CAPTURE_BYTES = 16_384
 
 
+FIRST_PLACE = re2._re2.RE2.Anchor.UNANCHORED
+
+
 class Clause(StrEnum):
     """Which list of its rule a pattern stands in."""
 
@@ -101,6 +104,18 @@ class PatternSet:
 
     def find(self, block: bytes) -> list[tuple[int, int]]:
         """(line index, pattern number), each once, in order. `block` holds whole lines and is under 4 GiB."""
+        found: dict[tuple[int, int], None] = {}
+        line = position = 0
+        for end, pattern in self.events(block):
+            if end != position:
+                # No pattern crosses a newline, so those before a match's end are those before its line.
+                line += block.count(b"\n", position, end)
+                position = end
+            found[line, pattern] = None
+        return list(found)
+
+    def events(self, block: bytes) -> list[tuple[int, int]]:
+        """(end, pattern number) of every match, in order; a pattern may end several times in a line."""
         if self._database is None:
             return []
         events: list[tuple[int, int]] = []
@@ -111,15 +126,7 @@ class PatternSet:
 
         self._database.scan(block, match_event_handler=on_match)
         events.sort()
-        found: dict[tuple[int, int], None] = {}
-        line = position = 0
-        for end, pattern in events:
-            if end != position:
-                # No pattern crosses a newline, so those before a match's end are those before its line.
-                line += block.count(b"\n", position, end)
-                position = end
-            found[line, pattern] = None
-        return list(found)
+        return events
 
 
 class Matcher:
@@ -130,13 +137,13 @@ class Matcher:
         self.rules = tuple(rules)
         self.expressions = expressions or expressions_of(self.rules)
         self.patterns = patterns or PatternSet(self.expressions.search)
-        self._references = references_of(self.rules)
+        self.references = references_of(self.rules)
         self._captures: dict[int, tuple[Any, ...]] = {}
 
     def scan(self, block: bytes) -> Iterator[Hit]:
         """Each pattern at most once a line, in line order. `block` holds whole lines, about 1 MiB of them for speed."""
         for line, pattern in self.patterns.find(block):
-            rule, clause, ordinal = self._references[pattern]
+            rule, clause, ordinal = self.references[pattern]
             yield Hit(line, rule, clause, ordinal)
 
     def captures(self, rule: int, text: str) -> dict[str, str]:
@@ -150,12 +157,11 @@ class Matcher:
         """Where the rule's named groups stand in `line`, in bytes."""
         spans: dict[str, tuple[int, int]] = {}
         limited = line[:MAX_CAPTURE_BYTES]
-        for expression, names in self._capture_expressions(rule):
-            match = expression.search(limited)
-            if match:
-                for name, group in names:
-                    if match.start(group) >= 0:
-                        spans.setdefault(name, match.span(group))
+        for find, names in self._capture_expressions(rule):
+            groups = find(FIRST_PLACE, limited, 0, len(limited))
+            for name, group in names:
+                if groups[group][0] >= 0:
+                    spans.setdefault(name, groups[group])
         return spans
 
     def captures_are_digit_blind(self, rule: int) -> bool:
@@ -165,9 +171,10 @@ class Matcher:
     def _capture_expressions(self, rule: int) -> tuple[Any, ...]:
         compiled = self._captures.get(rule)
         if compiled is None:
-            expressions = [re2.compile(pattern, byte_options()) for pattern in self.expressions.captures[rule]]
+            # The engine itself: the wrapper's match objects take longer than the matching.
+            expressions = [re2._re2.RE2(pattern, byte_options()) for pattern in self.expressions.captures[rule]]
             compiled = tuple(
-                (expression, tuple((name.decode(), group) for name, group in expression.groupindex.items()))
+                (expression.Match, tuple((name.decode(), group) for name, group in expression.NamedCapturingGroups()))
                 for expression in expressions
             )
             self._captures[rule] = compiled

@@ -352,11 +352,27 @@ def best_literal(nodes: tuple[Node, ...]) -> bytes:
                 candidate = best_literal(inside)
             case Choice(options):
                 candidate = min((best_literal(option) for option in options), key=len)
-            case Repeat(inside, least) if least:
-                candidate = best_literal(inside)
+            case Repeat(inside, least, most) if least:
+                repeated = fixed_bytes(inside)
+                if repeated is None:
+                    candidate = best_literal(inside)
+                else:
+                    run += repeated * least
+                    if most == least:
+                        continue
         best = max(best, bytes(run), candidate, key=len)
         run.clear()
     return max(best, bytes(run), key=len)
+
+
+def fixed_bytes(nodes: tuple[Node, ...]) -> bytes | None:
+    """What `nodes` match if that is always the same."""
+    parts = bytearray()
+    for node in flattened(nodes):
+        if not isinstance(node, Atom) or len(node.bytes) != 1:
+            return None
+        parts += bytes(node.bytes)
+    return bytes(parts)
 
 
 def flattened(nodes: tuple[Node, ...]) -> list[Node]:

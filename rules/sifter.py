@@ -55,6 +55,10 @@ SifterReport = tuple[int, int, list[int], dict[int, RankReport]]
 class Sifter(Protocol):
     """Call sift, learn and settle what it did not know, then close_block; report at any time between blocks."""
 
+    @property
+    def lines(self) -> int:
+        """Of all blocks so far."""
+
     def sift(self, block: bytes, first_number: int, /) -> list[tuple[int, int, int, bool]]:
         """(index, start, end, whether the shape was seen before) of each line whose shape is not known."""
 
@@ -73,8 +77,8 @@ class Sifter(Protocol):
         Their rank stands at `rank`, their time up to `second`, and `values` are (series, start, end) of numbers in them.
         """
 
-    def settle(self, index: int, rule: int, rank: int, time: bytes, values: Sequence[tuple[int, float]], /) -> None:
-        """The verdict on one line that `sift` did not know: its rule or KEEP, its rank or NO_RANK."""
+    def settle(self, index: int, rule: int, rank: int, time: bytes, values: Sequence[tuple[int, bytes]], /) -> None:
+        """The verdict on one line that `sift` did not know: its rule or KEEP, its rank or NO_RANK, numbers by series."""
 
     def close_block(self, block: bytes, /) -> bytes:
         """The kept lines, each after its number and a tab. `block`: what was sifted, or the same lines as their source has."""
@@ -138,6 +142,7 @@ class PythonSifter:
     def __init__(self, rule_count: int) -> None:
         self._shapes: dict[bytes, list[Shape]] = {}
         self._seen: set[bytes] = set()
+        self.lines = 0
         self._dropped = [0] * rule_count
         self._records: dict[int, Record] = {}
         self._point_total = 0
@@ -156,6 +161,7 @@ class PythonSifter:
         shapes = shape_of(block).split(b"\n")
         self._verdicts = [KEEP] * len(self._lines)
         self._touched = {}
+        self.lines += len(self._lines)
         unknown = []
         position = 0
         for index, line in enumerate(self._lines):
@@ -250,13 +256,13 @@ class PythonSifter:
             self._shapes.clear()
         self._shapes.setdefault(shape_of(line), []).insert(0, Shape(line, rule, guards, rank, second, values))
 
-    def settle(self, index: int, rule: int, rank: int, time: bytes, values: Sequence[tuple[int, float]], /) -> None:
+    def settle(self, index: int, rule: int, rank: int, time: bytes, values: Sequence[tuple[int, bytes]], /) -> None:
         self._verdicts[index] = rule
         if rule >= 0:
             self._dropped[rule] += 1
         record = self._touch(rank if rank < MAX_RANK else NO_RANK, index)
         if values:
-            self._measure(record, self._first + index, time, [pair for pair in values if pair[0] < MAX_SERIES])
+            self._measure(record, self._first + index, time, [(series, number_of(text)) for series, text in values])
 
     def close_block(self, block: bytes, /) -> bytes:
         lines = block.split(b"\n")

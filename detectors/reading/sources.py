@@ -279,23 +279,23 @@ class LineReader:
         return data
 
     def __iter__(self) -> Iterator[Block]:
+        for data in self.chunks():
+            first, count = self.lines + 1, data.count(b"\n")
+            self.lines += count
+            yield Block(data, first, count)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The same, for those who count lines themselves: `lines` stays 0."""
         carry = b""
         while data := self._read():
             cut = data.rfind(b"\n") + 1
             if not cut:
                 carry = shortened(carry + data)
                 continue
-            block = carry + data[:cut] if carry else data[:cut]
+            yield b"".join((carry, memoryview(data)[:cut])) if carry or cut < len(data) else data
             carry = data[cut:]
-            yield self._block(block)
         if carry:
-            yield self._block(carry + b"\n")
-
-    def _block(self, data: bytes) -> Block:
-        count = data.count(b"\n")
-        block = Block(data, self.lines + 1, count)
-        self.lines += count
-        return block
+            yield carry + b"\n"
 
 
 def read_up_to(stream: Readable, size: int) -> bytes:

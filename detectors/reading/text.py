@@ -50,8 +50,8 @@ NODE_PREFIXES = (
 # A process says which rank it is: torch's `[Rank 3]` and `[PG 0 (default_pg) Rank 3]`, loguru-like `rank=3]`.
 RANK_INSIDE = re.compile(r"\[(?:PG [^\]]{0,80}? )?[Rr]ank[ =:]?(?P<rank>\d{1,6})\]|[,\[ ]rank[ =](?P<also>\d{1,6})\]")
 
-# Without one of these no rank pattern can match: most lines need no closer look.
-RANK_HINT = re.compile(rb"[Rr]ank|\[(?:default|trainer|worker|role)\d|>: ?|^ {0,5}\d{1,6}:|[\]):] {0,5}\d{1,6}:")
+# Without one of these or the word rank no line names a rank: most need no closer look.
+NUMBERED = re.compile(rb"(?:\[[^\]\n]{1,80}\]:? ?|\([^)\n]{1,80}\) ?){0,5} {0,5}(?:\d{1,6}:|\[(?:trainer|worker|role)\d|<std)")
 MAX_PREFIX_BYTES = 512
 
 PATH_RANK = re.compile(
@@ -152,7 +152,10 @@ def origin_of_text(text: str) -> tuple[Origin, str]:
 
 def rank_span(line: bytes) -> tuple[int, int] | None:
     """Where in `line` its rank stands (the local one where only that is told): at the same place in all lines of its shape."""
-    if not RANK_HINT.search(line, 0, MAX_PREFIX_BYTES):
+    match = QUICK.match(line)
+    if match:
+        return next(match.span(group) for group in (3, 2, 1) if match.start(group) >= 0)
+    if line.find(b"ank", 0, MAX_PREFIX_BYTES) < 0 and not NUMBERED.match(line):
         return None
     prefixes = read_prefixes(line[:MAX_PREFIX_BYTES].decode("latin-1"))
     return prefixes.rank or prefixes.local

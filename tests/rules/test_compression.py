@@ -88,12 +88,12 @@ def test_no_line_that_a_signal_rule_could_match_is_dropped(make: type[PythonSift
     pool = [whim.choice(routine) for _ in range(4)] + [whim.choice(every) for _ in range(4)]
     pool += [whim.choice(routine) + b" " + whim.choice(every), whim.choice(every) + whim.choice(routine)]
     compressed = Compressor(compiled.matcher(), compiled.shapes, prefix_rank, make(len(compiled.rules)))
-    first, kept, dropped = 1, [], {}
+    kept: list[int] = []
+    dropped: dict[str, int] = {}
     lines: list[bytes] = []
     for _ in range(5):
         block = [other_digits(whim.choice(pool), whim) for _ in range(30)]
-        kept += numbers(compressed.feed(block_of(block), first).kept)
-        first += len(block)
+        kept += numbers(compressed.feed(block_of(block)).kept)
         lines += block
     matcher = compiled.matcher()
     expected = [verdict(matcher, line) for line in lines]
@@ -119,9 +119,7 @@ def test_digits_on_which_a_signal_hangs_are_looked_at(sifter: Sifter) -> None:
     compressed = compressor([ROUTINE, SIGNAL], sifter)
     lines = [b"[%d] request took %d ms, status %d" % (n % 7, n * 7 % 90 + 10, 503 if n == 77 else 200) for n in range(100)]
     kept = [
-        number
-        for start in range(0, 100, 10)
-        for number in numbers(compressed.feed(block_of(lines[start : start + 10]), start + 1).kept)
+        number for start in range(0, 100, 10) for number in numbers(compressed.feed(block_of(lines[start : start + 10])).kept)
     ]
     assert kept == [78]
     assert report(compressed).dropped_by_rule == {"R": 99}
@@ -129,22 +127,22 @@ def test_digits_on_which_a_signal_hangs_are_looked_at(sifter: Sifter) -> None:
 
 def test_hits_of_signal_rules_come_with_their_lines(sifter: Sifter) -> None:
     compressed = compressor([ROUTINE, SIGNAL], sifter)
-    compressed.feed(b"request took 1 ms, status 200\n" * 3, 1)
-    sifted = compressed.feed(b"request took 1 ms, status 200\nrequest took 1 ms, status 502\nnever\n", 4)
+    compressed.feed(b"request took 1 ms, status 200\n" * 3)
+    sifted = compressed.feed(b"request took 1 ms, status 200\nrequest took 1 ms, status 502\nnever\n")
     assert [(hit.line, hit.rule, hit.clause.value) for hit in sifted.hits] == [(1, 1, "any"), (2, 1, "none")]
     assert numbers(sifted.kept) == [5, 6]
 
 
 def test_a_condition_pattern_keeps_its_line_too(sifter: Sifter) -> None:
     compressed = compressor([ROUTINE, SIGNAL], sifter)
-    assert numbers(compressed.feed(b"request took 1 ms, status 200 never\n" * 9, 1).kept) == list(range(1, 10))
+    assert numbers(compressed.feed(b"request took 1 ms, status 200 never\n" * 9).kept) == list(range(1, 10))
 
 
 def test_dropped_lines_leave_their_numbers_by_rank(sifter: Sifter) -> None:
     compressed = compressor([ROUTINE, SIGNAL], sifter)
     for block in range(10):
         lines = [b"[%d] 10:11:%02d request took %d ms, status 200" % (rank, block, 100 * rank + block) for rank in (0, 1, 1)]
-        compressed.feed(block_of(lines), 1 + 3 * block)
+        compressed.feed(block_of(lines))
     found = report(compressed)
     trace = found.ranks[1]
     series = trace.series["request_ms"]
@@ -159,14 +157,14 @@ def test_the_last_line_of_a_rank_is_known_even_if_all_were_dropped(sifter: Sifte
     compressed = compressor([ROUTINE, SIGNAL], sifter)
     for block in range(5):
         lines = [b"[%d] request took 1 ms, status 200" % rank for rank in range(4) if rank != 2 or block < 2]
-        compressed.feed(block_of(lines), 1 + 4 * block)
-    assert {rank: trace.last_number for rank, trace in report(compressed).ranks.items()} == {0: 17, 1: 18, 2: 7, 3: 19}
+        compressed.feed(block_of(lines))
+    assert {rank: trace.last_number for rank, trace in report(compressed).ranks.items()} == {0: 15, 1: 16, 2: 7, 3: 17}
 
 
 def test_without_rules_everything_is_kept() -> None:
     compressed = compressor([])
-    assert numbers(compressed.feed(b"a\nb\n", 5).kept) == [5, 6]
+    assert numbers(compressed.feed(b"a\nb\n").kept) == [1, 2]
 
 
 def test_an_empty_block_is_nothing() -> None:
-    assert compressor([ROUTINE]).feed(b"", 1).kept == b""
+    assert compressor([ROUTINE]).feed(b"").kept == b""

@@ -131,6 +131,8 @@ def test_what_one_engine_lacks_is_refused_in_words(source: str, words: str) -> N
         (r"ab(?:cd)ef", "abcdef"),
         (r"(?:abcd|abcdef)+x", "abcd"),
         (r"\d+ \w+", " "),
+        (r"x{5}y", "xxxxxy"),
+        (r"a \.{3,}b", "a ..."),
     ],
 )
 def test_the_literal_is_what_every_match_contains(source: str, literal: str) -> None:

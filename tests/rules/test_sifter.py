@@ -38,7 +38,7 @@ def drive(sifter: Sifter, blocks: list[list[bytes]], seed: int) -> list[object]:
             line = lines[index]
             assert block_of(lines)[start:end] == line
             whim = random.Random(f"{seed} {line!r}")
-            values = tuple((whim.randrange(4), float(whim.randrange(1000))) for _ in range(whim.randrange(3)))
+            values = tuple((whim.randrange(4), b"%d.5" % whim.randrange(1000)) for _ in range(whim.randrange(3)))
             sifter.settle(
                 index, whim.choice([KEEP, 0, 1, 2]), whim.choice([NO_RANK, 0, 5, 300]), whim.choice([b"", b"x 10:11:12"]), values
             )
@@ -55,6 +55,7 @@ def drive(sifter: Sifter, blocks: list[list[bytes]], seed: int) -> list[object]:
                 )
         said.append(sifter.close_block(block_of(lines)))
         number += len(lines)
+        assert sifter.lines == number - 1
         said.append(sifter.report())
     return said
 
