@@ -52,8 +52,8 @@ def fraction_of(digits: str | None) -> float:
 class Stamps:
     """Reads the stamps of one source, line after line. `clock` gives the present, in seconds since the epoch.
 
-    A stamp without a year gets the latest year that does not put it in the future; one without a zone is taken as UTC; a time of
-    day alone gets the day of the stamp before it, and the next day where it runs backwards. A stamp in the future is none: the
+    A stamp without a year gets the year that brings it nearest to the stamp before it, or, as the first one, the latest year that
+    does not put it in the future; one without a zone is taken as UTC; a time of day alone gets the day of the stamp before it, and the next day where it runs backwards. A stamp in the future is none: the
     clock or the text that made it is wrong. Kernel seconds count from a boot that nobody names, so they are no stamp either.
     """
 
@@ -105,8 +105,11 @@ class Stamps:
             min(int(fields["second"]), 59),
             tzinfo=zone_of(fields.get("zone")),
         )
+        if not year_text and not leap_day and (last := self._last) is not None:
+            near = datetime.fromtimestamp(last, UTC).year
+            moment = min((moment.replace(year=near + by) for by in (0, -1, 1)), key=lambda one: abs(one.timestamp() - last))
         if not year_text and moment.timestamp() > self._latest:
-            moment = moment.replace(year=year - (4 if leap_day else 1))
+            moment = moment.replace(year=moment.year - (4 if leap_day else 1))
         return moment.timestamp() + fraction_of(fields["fraction"])
 
     def _clock(self, match: re.Match[str]) -> float | None:

@@ -51,6 +51,14 @@ def test_a_stamp_without_a_year_never_lies_in_the_future(stamps: Stamps) -> None
     assert stamps.read("Dec 30 23:59:59 host kernel: x") == at(2025, 12, 30, 23, 59, 59)
 
 
+def test_a_stamp_without_a_year_falls_into_the_year_of_the_stamps_before_it(stamps: Stamps) -> None:
+    dated = stamps.read("[trainer] 2023-12-31 23:58:00,000 - INFO - saving the checkpoint")
+    same_year = stamps.read("[rank1]:[E1231 23:59:00.000000000 ProcessGroupNCCL.cpp:629] timeout")
+    next_year = stamps.read("[rank1]:[E101 00:01:00.000000000 ProcessGroupNCCL.cpp:629] timeout")
+    assert dated is not None
+    assert (same_year, next_year) == (dated + 60, dated + 180)
+
+
 def test_the_leap_day_without_a_year_falls_into_a_leap_year(stamps: Stamps) -> None:
     assert stamps.read("Feb 29 12:00:00 host kernel: x") == at(2024, 2, 29, 12)
 
