@@ -12,9 +12,23 @@ from pathlib import Path
 
 from pitstop.layout import start_time
 
-__all__ = ["Ended", "ProcessId", "adopt_orphans", "children", "ended_children", "identify", "is_running", "reap", "signal_group"]
+__all__ = [
+    "Ended",
+    "ProcessId",
+    "Scheduling",
+    "adopt_orphans",
+    "children",
+    "ended_children",
+    "identify",
+    "is_running",
+    "reap",
+    "scheduling",
+    "signal_group",
+    "signal_name",
+]
 
 PR_SET_CHILD_SUBREAPER = 36
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,25 @@ class Ended:
     signal: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """`state` is the kernel's letter (R, S, D, T, Z ...), of the main thread; `cpu_seconds` of all threads since the start."""
+
+    state: str
+    cpu_seconds: float
+
+
+def scheduling(process: ProcessId) -> Scheduling | None:
+    """None when that very process is gone."""
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    if len(fields) < 20 or int(fields[19]) != process.started:
+        return None
+    return Scheduling(fields[0].decode(), (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND)
+
+
 def identify(pid: int) -> ProcessId | None:
     """None when there is no such process."""
     started = start_time(pid)
@@ -42,11 +75,8 @@ def identify(pid: int) -> ProcessId | None:
 
 def is_running(process: ProcessId) -> bool:
     """Whether that very process still runs; one that ended and was not waited for does not."""
-    try:
-        fields = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return False
-    return len(fields) > 19 and int(fields[19]) == process.started and fields[0] not in (b"Z", b"X")
+    found = scheduling(process)
+    return found is not None and found.state not in "ZX"
 
 
 def signal_group(leader: int, number: int) -> bool:

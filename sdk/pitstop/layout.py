@@ -1,12 +1,12 @@
 """The monitor file: one small mapped file per rank, made by the agent, written by the training process, read by the agent.
 
     header   256 bytes, little-endian, all written by the agent except pid and start time
-    regions  progress, metrics: two slots each; a slot is `cells` aligned 64-bit cells: sequence, check, payload ...
+    regions  progress, metrics: two slots each; a slot is `cells` aligned 64-bit cells: check, sequence, payload ...
     names    MAX_METRICS names of 32 bytes
 
 A writer fills the slot that `sequence % 2` names and leaves the other one whole: a process that is stopped or dies in the middle
-of a write spoils one slot, never both. `check` is the CRC-32 of the payload, started with the folded sequence: it tells a torn
-read from a value on every memory model. Times are CLOCK_MONOTONIC in nanoseconds: comparable between processes of one boot.
+of a write spoils one slot, never both. `check` is the Adler-32 of everything after it: it tells a torn read from a value on every
+memory model. Times are CLOCK_MONOTONIC in nanoseconds: comparable between processes of one boot.
 
 A newer minor version only appends cells; both sides use the smaller number of cells. Another major version is not touched.
 """
@@ -24,6 +24,7 @@ __all__ = [
     "LayoutError",
     "Progress",
     "Section",
+    "SectionTime",
     "create",
     "read_boot_id",
     "read_header",
@@ -42,13 +43,16 @@ IDENTITY_OFFSET = HEADER.size - IDENTITY.size
 MAX_METRICS = 8
 NAME_SIZE = 32
 
-SEQUENCE, CHECK, PAYLOAD = 0, 1, 2
-# Cells of the progress region, after sequence and check.
+CHECK, SEQUENCE, PAYLOAD = 0, 1, 2
+# Cells of the progress region, after check and sequence.
 STATE, STEP, SINCE, COMPLETED, LAST_NS, CHECKPOINTED, SECTION_CELLS = 2, 3, 4, 5, 6, 7, 8
 
 
 class Section(enum.IntEnum):
-    """What a training process is doing. `OUTSIDE`: between steps; `FAILED`: an exception left the script."""
+    """What a training process is doing. `OUTSIDE`: between steps; `FAILED`: an exception left the script.
+
+    `TRANSFER`: copies between host and GPU; `SYNC`: waiting for other ranks.
+    """
 
     OUTSIDE = 0
     STEP = 1
@@ -56,11 +60,15 @@ class Section(enum.IntEnum):
     EVALUATION = 3
     CHECKPOINT = 4
     DATA = 5
-    FAILED = 6
+    TRANSFER = 6
+    SYNC = 7
+    FAILED = 8
 
 
 SECTIONS = len(Section)
-PROGRESS_CELLS = SECTION_CELLS + 2 * SECTIONS
+# Of each section: nanoseconds (without those of sections inside it), how often, and the longest.
+PER_SECTION = 3
+PROGRESS_CELLS = SECTION_CELLS + PER_SECTION * SECTIONS
 METRICS_COUNT, METRICS_CELLS = 2, 3 + 2 * MAX_METRICS
 
 
@@ -85,8 +93,16 @@ class Header(NamedTuple):
     started: int
 
 
+class SectionTime(NamedTuple):
+    """All finished sections of one kind in a process; seconds are without those of sections inside them."""
+
+    seconds: float
+    finished: int
+    longest: float
+
+
 class Progress(NamedTuple):
-    """Where a rank is: its section, since when (ns, monotonic), steps completed, and time and count spent per section.
+    """Where a rank is: its section, since when (ns, monotonic), steps completed, and the time spent by section.
 
     `step` and `checkpointed` (the step whose checkpoint was finished last) are -1 while there is none.
     """
@@ -97,8 +113,7 @@ class Progress(NamedTuple):
     completed: int
     last_step_ns: int
     checkpointed: int
-    seconds: Dict[Section, float]
-    counts: Dict[Section, int]
+    times: Dict[Section, SectionTime]
 
 
 def read_boot_id() -> bytes:
@@ -172,11 +187,10 @@ def read_slot(buffer: "mmap.mmap | bytes | memoryview", offset: int, cells: int)
     best: Optional[Tuple[int, bytes]] = None
     for place in (offset, offset + 8 * cells):
         slot = bytes(buffer[place : place + 8 * cells])
-        sequence, check = struct.unpack_from("<QQ", slot)
-        payload = slot[8 * PAYLOAD :]
+        check, sequence = struct.unpack_from("<QQ", slot)
         newer = best is None or sequence > best[0]
-        if sequence and newer and zlib.crc32(payload, (sequence ^ sequence >> 32) & 0xFFFFFFFF) == check:
-            best = sequence, payload
+        if sequence and newer and zlib.adler32(slot[8 * SEQUENCE :]) == check:
+            best = sequence, slot[8 * PAYLOAD :]
     return best
 
 
@@ -189,13 +203,13 @@ def read_progress(buffer: "mmap.mmap | bytes | memoryview", header: Header) -> O
     values = struct.unpack("<%dq" % (len(payload) // 8), payload)
     state, step, since, completed, last, checkpointed = values[: SECTION_CELLS - PAYLOAD]
     known = values[SECTION_CELLS - PAYLOAD :]
-    seconds, counts = {}, {}
+    times = {}
     for section in Section:
-        if 2 * section + 1 < len(known):
-            seconds[section], counts[section] = known[2 * section] / 1e9, known[2 * section + 1]
+        spent, count, longest = (known + (0,) * PER_SECTION * SECTIONS)[PER_SECTION * section :][:PER_SECTION]
+        times[section] = SectionTime(spent / 1e9, count, longest / 1e9)
     # A newer writer may know sections that we do not: they count as time outside steps.
     section = Section(state) if 0 <= state < SECTIONS else Section.OUTSIDE
-    return Progress(section, step, since, completed, last, checkpointed, seconds, counts)
+    return Progress(section, step, since, completed, last, checkpointed, times)
 
 
 def read_metrics(buffer: "mmap.mmap | bytes | memoryview", header: Header) -> Dict[str, Tuple[int, float]]:

@@ -16,33 +16,73 @@ import json
 import mmap
 import os
 import sys
-import time
-import zlib
+from time import monotonic_ns
 from types import TracebackType
-from typing import Any, Dict, Optional, Type, Union
+from typing import Callable, Dict, Optional, Sequence, Type, Union
+from zlib import adler32
 
 from pitstop import layout, protocol
-from pitstop.layout import CHECK, CHECKPOINTED, COMPLETED, LAST_NS, SECTION_CELLS, SEQUENCE, SINCE, STATE, STEP, Section
+from pitstop.layout import (
+    CHECK,
+    CHECKPOINTED,
+    COMPLETED,
+    LAST_NS,
+    PER_SECTION,
+    SECTION_CELLS,
+    SEQUENCE,
+    SINCE,
+    STATE,
+    STEP,
+    Section,
+)
 
 __all__ = ["Monitor", "NoMonitor", "init"]
 
+# Plain numbers: an enum member costs more to compare, and this is every step's path.
+STEP_SECTION = int(Section.STEP)
+CHECKPOINT = int(Section.CHECKPOINT)
+
+
+def publisher(image: memoryview, slots: Sequence[memoryview]) -> Callable[[], None]:
+    """A function that shows `image` (check, sequence, payload) to readers, through the two slots by turns."""
+    cells, body = image.cast("q"), image[8 * SEQUENCE :]
+    even, odd = slots
+    sequence = 0
+
+    def publish() -> None:
+        nonlocal sequence
+        sequence += 1
+        cells[SEQUENCE] = sequence
+        cells[CHECK] = adler32(body)
+        if sequence & 1:
+            odd[:] = image
+        else:
+            even[:] = image
+
+    return publish
+
 
 class Timed:
-    """A section as a context manager; one object per section, reused, so that entering it allocates nothing."""
+    """A section as a context manager; one object per section, reused, so that entering it allocates nothing.
 
-    __slots__ = ("before", "entered", "monitor", "section")
+    Time belongs to the innermost section: what one spends inside another is taken off the outer one.
+    """
+
+    __slots__ = ("began", "cell", "entered", "monitor", "outer", "section")
 
     def __init__(self, monitor: "Monitor", section: int) -> None:
         self.monitor = monitor
         self.section = section
-        self.before = 0
-        self.entered = 0
+        self.cell = SECTION_CELLS + PER_SECTION * section
+        self.outer: Optional[Timed] = None
+        self.began = self.entered = 0
 
     def __enter__(self) -> None:
         monitor = self.monitor
         cells = monitor.cells
-        self.before = cells[STATE]
-        self.entered = now = time.monotonic_ns()
+        self.outer = monitor.inside
+        monitor.inside = self
+        self.began = self.entered = now = monotonic_ns()
         cells[STATE] = self.section
         cells[SINCE] = now
         monitor.publish()
@@ -50,26 +90,49 @@ class Timed:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        # A section that an exception left stays as it was: the excepthook, or the next section, says what came after.
+        # A section that an exception left stays as it was: the excepthook, or the next step, says what came after.
         if kind is not None:
             return
         monitor = self.monitor
         cells = monitor.cells
-        now = time.monotonic_ns()
-        place = SECTION_CELLS + 2 * self.section
-        cells[place] += now - self.entered
-        cells[place + 1] += 1
-        cells[STATE] = self.before
+        now = monotonic_ns()
+        self.count(cells, now)
+        outer = monitor.inside = self.outer
+        if outer is None:
+            cells[STATE] = 0
+        else:
+            cells[STATE] = outer.section
+            outer.entered += now - self.began
         cells[SINCE] = now
-        if self.section == Section.CHECKPOINT:
+        if self.section == CHECKPOINT:
             cells[CHECKPOINTED] = cells[STEP]
         monitor.publish()
+
+    def count(self, cells: "memoryview", now: int) -> None:
+        cell, spent = self.cell, now - self.entered
+        cells[cell] += spent
+        cells[cell + 1] += 1
+        if spent > cells[cell + 2]:
+            cells[cell + 2] = spent
 
 
 class Step(Timed):
     """A training step: the first of a process counts as a section of its own, because it compiles, allocates and connects."""
 
     __slots__ = ()
+
+    def __enter__(self) -> None:
+        monitor = self.monitor
+        cells = monitor.cells
+        monitor.inside = self
+        now = monotonic_ns()
+        if cells[COMPLETED]:
+            cells[SECTION_CELLS] += now - cells[SINCE]
+            cells[SECTION_CELLS + 1] += 1
+        self.began = self.entered = now
+        cells[STATE] = self.section
+        cells[SINCE] = now
+        monitor.publish()
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
@@ -78,16 +141,16 @@ class Step(Timed):
             return
         monitor = self.monitor
         cells = monitor.cells
-        now = time.monotonic_ns()
-        spent = now - self.entered
-        place = SECTION_CELLS + 2 * self.section
-        cells[place] += spent
-        cells[place + 1] += 1
+        now = monotonic_ns()
+        self.count(cells, now)
+        monitor.inside = None
         cells[STATE] = 0
         cells[SINCE] = now
         cells[COMPLETED] += 1
-        cells[LAST_NS] = spent
-        self.section = 1
+        cells[LAST_NS] = now - self.began
+        if self.section != STEP_SECTION:
+            self.section = STEP_SECTION
+            self.cell = SECTION_CELLS + PER_SECTION * STEP_SECTION
         monitor.publish()
 
 
@@ -102,34 +165,21 @@ class Monitor:
         self.rank = header.rank
         layout.IDENTITY.pack_into(self._map, layout.IDENTITY_OFFSET, os.getpid(), layout.start_time(os.getpid()) or 0)
         file = memoryview(self._map)
-        known = max(header.progress_cells, layout.PROGRESS_CELLS)
-        self._bytes = memoryview(bytearray(8 * known))
-        self.cells = self._bytes.cast("q")
-        self._image = self._bytes[: 8 * header.progress_cells]
-        self._payload = self._image[16:]
+        image = memoryview(bytearray(8 * max(header.progress_cells, layout.PROGRESS_CELLS)))
+        self.cells = image.cast("q")
         at, size = header.progress_offset, 8 * header.progress_cells
-        self._slots = (file[at : at + size], file[at + size : at + 2 * size])
-        self._sequence = 0
-        known = max(header.metrics_cells, layout.METRICS_CELLS)
-        metrics = memoryview(bytearray(8 * known))
-        self._metric_integers, self._metric_numbers = metrics.cast("q"), metrics.cast("d")
-        self._metric_image = metrics[: 8 * header.metrics_cells]
+        self.publish = publisher(image[:size], (file[at : at + size], file[at + size : at + 2 * size]))
+        image = memoryview(bytearray(8 * max(header.metrics_cells, layout.METRICS_CELLS)))
+        self._metric_integers, self._metric_numbers = image.cast("q"), image.cast("d")
         at, size = header.metrics_offset, 8 * header.metrics_cells
-        self._metric_slots = (file[at : at + size], file[at + size : at + 2 * size])
-        self._metric_sequence = 0
-        self._metric_room = min(layout.MAX_METRICS, (header.metrics_cells - layout.METRICS_CELLS) // 2 + layout.MAX_METRICS)
+        self._publish_metrics = publisher(image[:size], (file[at : at + size], file[at + size : at + 2 * size]))
+        self._metric_room = min(layout.MAX_METRICS, (header.metrics_cells - layout.METRICS_COUNT - 1) // 2)
         self._names: Dict[str, int] = {}
         self._names_file = file[header.names_offset :]
         self.cells[STEP] = self.cells[CHECKPOINTED] = -1
-        self._step = Step(self, Section.FIRST_STEP)
-        self._sections = {section: Timed(self, section) for section in Section}
-
-    def publish(self, crc32: Any = zlib.crc32) -> None:
-        self._sequence = sequence = self._sequence + 1
-        cells = self.cells
-        cells[SEQUENCE] = sequence
-        cells[CHECK] = crc32(self._payload, (sequence ^ sequence >> 32) & 0xFFFFFFFF)
-        self._slots[sequence & 1][:] = self._image
+        self.inside: Optional[Timed] = None
+        self._step = Step(self, int(Section.FIRST_STEP))
+        self._sections = {section: Timed(self, int(section)) for section in Section}
 
     def step(self, number: int) -> Step:
         """`with monitor.step(i):` around everything that one training step does."""
@@ -147,6 +197,14 @@ class Monitor:
     def data(self) -> Timed:
         """`with monitor.data():` around waiting for the next batch, also inside a step."""
         return self._sections[Section.DATA]
+
+    def transfer(self) -> Timed:
+        """`with monitor.transfer():` around copies between host and GPU, also inside a step."""
+        return self._sections[Section.TRANSFER]
+
+    def sync(self) -> Timed:
+        """`with monitor.sync():` around waiting for other ranks: what is left of a step is then the rank's own."""
+        return self._sections[Section.SYNC]
 
     def report(self, **values: float) -> None:
         """Numbers of the present step, such as loss and grad_norm: the first MAX_METRICS names of a process are kept.
@@ -168,17 +226,14 @@ class Monitor:
             place = layout.METRICS_COUNT + 1 + 2 * index
             integers[place] = self.cells[STEP]
             numbers[place + 1] = float(value)
-        self._metric_sequence = sequence = self._metric_sequence + 1
-        integers[SEQUENCE] = sequence
-        integers[CHECK] = zlib.crc32(self._metric_image[16:], (sequence ^ sequence >> 32) & 0xFFFFFFFF)
-        self._metric_slots[sequence & 1][:] = self._metric_image
+        self._publish_metrics()
 
     def failed(self, error: BaseException) -> None:
         """An exception is about to end this process: pass it on, structured, before anything else can go wrong."""
         step = self.cells[STEP]
         write_error_file(error, self.rank, step if step >= 0 else None)
         self.cells[STATE] = Section.FAILED
-        self.cells[SINCE] = time.monotonic_ns()
+        self.cells[SINCE] = monotonic_ns()
         self.publish()
 
 
@@ -208,6 +263,12 @@ class NoMonitor:
         return NOTHING
 
     def data(self) -> Nothing:
+        return NOTHING
+
+    def transfer(self) -> Nothing:
+        return NOTHING
+
+    def sync(self) -> Nothing:
         return NOTHING
 
     def report(self, **values: float) -> None:

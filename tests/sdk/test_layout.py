@@ -39,7 +39,7 @@ def test_a_step_is_seen_while_it_runs_and_counted_when_it_ends(path: Path) -> No
     ended = progress(path)
     assert running is not None and (running.section, running.step, running.completed) == (Section.FIRST_STEP, 41, 0)
     assert ended is not None and (ended.section, ended.step, ended.completed) == (Section.OUTSIDE, 41, 1)
-    assert ended.counts[Section.FIRST_STEP] == 1 and ended.counts[Section.STEP] == 0
+    assert ended.times[Section.FIRST_STEP].finished == 1 and ended.times[Section.STEP].finished == 0
 
 
 def test_only_the_first_step_of_a_process_is_a_section_of_its_own(path: Path) -> None:
@@ -48,7 +48,7 @@ def test_only_the_first_step_of_a_process_is_a_section_of_its_own(path: Path) ->
         with monitor.step(number):
             pass
     read = progress(path)
-    assert read is not None and read.counts[Section.FIRST_STEP] == 1 and read.counts[Section.STEP] == 2
+    assert read is not None and read.times[Section.FIRST_STEP].finished == 1 and read.times[Section.STEP].finished == 2
 
 
 def test_a_section_inside_a_step_gives_the_step_back_when_it_ends(path: Path) -> None:
@@ -59,6 +59,32 @@ def test_a_section_inside_a_step_gives_the_step_back_when_it_ends(path: Path) ->
         after = progress(path)
     assert inside is not None and inside.section is Section.CHECKPOINT and inside.checkpointed == -1
     assert after is not None and after.section is Section.FIRST_STEP and after.checkpointed == 5
+
+
+def test_time_belongs_to_the_innermost_section(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000_000_000, 1_000_000_000))
+    monkeypatch.setattr("pitstop.monitor.monotonic_ns", lambda: next(clock))
+    monitor = Monitor(str(path))
+    with monitor.step(0):
+        with monitor.data():
+            pass
+        with monitor.sync(), monitor.transfer():
+            pass
+    read = progress(path)
+    assert read is not None and read.last_step_ns == 7_000_000_000
+    seconds = {section: read.times[section].seconds for section in Section if read.times[section].finished}
+    assert seconds == {Section.FIRST_STEP: 3.0, Section.DATA: 1.0, Section.SYNC: 2.0, Section.TRANSFER: 1.0}
+
+
+def test_time_between_steps_is_counted_as_outside(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter((0, 1, 5, 6))
+    monkeypatch.setattr("pitstop.monitor.monotonic_ns", lambda: next(clock) * 1_000_000_000)
+    monitor = Monitor(str(path))
+    for number in range(2):
+        with monitor.step(number):
+            pass
+    read = progress(path)
+    assert read is not None and read.times[Section.OUTSIDE] == layout.SectionTime(4.0, 1, 0.0)
 
 
 def test_reported_numbers_carry_the_step_they_belong_to(path: Path) -> None:
@@ -94,7 +120,7 @@ def test_a_torn_write_shows_the_state_before_it_and_never_a_mixture(
     header = layout.read_header(content)
     whole = layout.read_progress(content, header)
     sequences = [
-        struct.unpack_from("<Q", content, header.progress_offset + 8 * slot * header.progress_cells)[0] for slot in (0, 1)
+        struct.unpack_from("<Q", content, header.progress_offset + 8 * slot * header.progress_cells + 8)[0] for slot in (0, 1)
     ]
     newer = header.progress_offset + 8 * header.progress_cells * sequences.index(max(sequences))
     content[newer + damage] ^= 0x55
