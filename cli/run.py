@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import typer
 
 from cli.main import UsageError
-from node.agent import Launch
 from node.launch import LaunchError
 from node.launch import launch as launch_job
+from node.rank_group import Launch
 from node.ranks import job_interpreter
 from node.service_client import ServiceClient, read_token
 

@@ -28,8 +28,10 @@ __all__ = [
     "Heard",
     "Interrupted",
     "KillRanks",
+    "Noticed",
     "Phase",
     "PostFailure",
+    "PostNotice",
     "Report",
     "Respawn",
     "Spawned",
@@ -84,6 +86,7 @@ class Care:
     done: Mapping[int, str] = field(default_factory=dict)
     failed_at: float | None = None
     last_exit_at: float | None = None
+    noticed: frozenset[str] = frozenset()
     posted: bool = False
     accepted_at: float | None = None
     needs_approval: bool = False
@@ -132,6 +135,15 @@ class Interrupted:
 
 
 @dataclass(frozen=True, slots=True)
+class Noticed:
+    """The ranks run but get nowhere: `kind` is the detector's word for it, `rank` the one to blame, where it can be told."""
+
+    kind: str
+    rank: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Spawned:
     """All ranks of `generation` were started."""
 
@@ -143,7 +155,7 @@ class Tick:
     pass
 
 
-Event = Exited | CommandArrived | Heard | Interrupted | Spawned | Tick
+Event = Exited | CommandArrived | Heard | Interrupted | Noticed | Spawned | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,15 @@ class PostFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class PostNotice:
+    """Report ranks that get nowhere. Only a command follows from it: the agent by itself leaves running ranks alone."""
+
+    rank: int | None
+    why: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The result of a command: done | failed | refused | expired."""
 
@@ -184,7 +205,7 @@ class End:
     why: str
 
 
-Action = KillRanks | Respawn | PostFailure | Report | End
+Action = KillRanks | Respawn | PostFailure | PostNotice | Report | End
 
 
 def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]]:
@@ -205,6 +226,10 @@ def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]
             ), ()
         case Interrupted(number=number):
             return on_interrupt(care, number, now)
+        case Noticed(kind=kind, rank=rank, why=why):
+            if care.phase is not Phase.RUNNING or kind in care.noticed:
+                return care, ()
+            return replace(care, noticed=care.noticed | {kind}), (PostNotice(rank, why, kind),)
         case Spawned(generation=generation):
             return on_spawned(care, generation, now)
         case Tick():
@@ -263,6 +288,7 @@ def respawn(care: Care) -> tuple[Care, tuple[Action, ...]]:
         exits=(),
         failed_at=None,
         last_exit_at=None,
+        noticed=frozenset(),
         posted=False,
         accepted_at=None,
         needs_approval=False,

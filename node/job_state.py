@@ -15,7 +15,7 @@ from detectors.processes import ProcessId
 from detectors.supervisor import RankExit
 from node.care import Care, Command, Phase
 
-__all__ = ["JobBusyError", "JobFolder", "JobState", "RankProcess", "write_atomically"]
+__all__ = ["JobBusyError", "JobFolder", "JobState", "Placement", "RankProcess", "write_atomically"]
 
 VERSION = 1
 
@@ -37,6 +37,17 @@ class RankProcess:
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """The processes of a job on this node."""
+
+    processes: tuple[RankProcess, ...] = ()
+    keeper: ProcessId | None = None
+    store: ProcessId | None = None
+    store_host: str = ""
+    store_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobState:
     """`after`: the id of the last command row that was read. `boot_id`: the processes are those of this boot."""
 
@@ -45,11 +56,7 @@ class JobState:
     boot_id: str
     started_at: float
     care: Care
-    processes: tuple[RankProcess, ...] = ()
-    keeper: ProcessId | None = None
-    store: ProcessId | None = None
-    store_host: str = ""
-    store_port: int = 0
+    placement: Placement = Placement()
     after: int = 0
     exit_status: int | None = None
 
@@ -129,7 +136,7 @@ def encode_state(state: JobState) -> dict[str, Any]:
     document = asdict(state)
     document["version"] = VERSION
     care = document["care"]
-    care["running"] = sorted(care["running"])
+    care["running"], care["noticed"] = sorted(care["running"]), sorted(care["noticed"])
     # Times of a monotonic clock mean nothing to the next agent, which starts its own patience.
     for name in ("failed_at", "last_exit_at", "heard_at", "accepted_at", "kill_at", "respawn_at"):
         care.pop(name)
@@ -142,30 +149,31 @@ def decode_state(document: Mapping[str, Any]) -> JobState:
     care = dict(document["care"])
     command = care.pop("command")
     care["phase"] = Phase(care["phase"])
-    care["running"] = frozenset(care["running"])
+    care["running"], care["noticed"] = frozenset(care["running"]), frozenset(care["noticed"])
     care["exits"] = tuple(RankExit(**item) for item in care["exits"])
     care["done"] = {int(key): value for key, value in care["done"].items()}
     care["command"] = None if command is None else Command(**command)
 
-    def process(value: Mapping[str, int] | None) -> ProcessId | None:
-        return None if value is None else ProcessId(**value)
-
-    ranks = []
-    for item in document["processes"]:
-        identity = process(item["process"])
-        assert identity is not None
-        ranks.append(RankProcess(**{**item, "process": identity}))
     return JobState(
         job=document["job"],
         command=tuple(document["command"]),
         boot_id=document["boot_id"],
         started_at=document["started_at"],
         care=Care(**care),
-        processes=tuple(ranks),
+        placement=decode_placement(document["placement"]),
+        after=document["after"],
+        exit_status=document["exit_status"],
+    )
+
+
+def decode_placement(document: Mapping[str, Any]) -> Placement:
+    def process(value: Mapping[str, int] | None) -> ProcessId | None:
+        return None if value is None else ProcessId(**value)
+
+    return Placement(
+        processes=tuple(RankProcess(**{**item, "process": ProcessId(**item["process"])}) for item in document["processes"]),
         keeper=process(document["keeper"]),
         store=process(document["store"]),
         store_host=document["store_host"],
         store_port=document["store_port"],
-        after=document["after"],
-        exit_status=document["exit_status"],
     )

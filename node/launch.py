@@ -12,12 +12,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from node.agent import Agent, Launch, pass_signals_to
+from node.agent import Agent, pass_signals_to
 from node.care import Care, Phase
 from node.job_state import JobBusyError, JobFolder, JobState
 from node.keeper_client import KeeperError
 from node.link import Identity, ServiceLink
 from node.log_shipping import Echo, LogShipping, log_files
+from node.rank_group import Launch
 from node.reports import registration_document
 from node.service_client import Refused, ServiceClient, ServiceUnavailable
 from node.spool import Spool
@@ -144,7 +145,7 @@ def launch_in(folder: JobFolder, request: Launch, new_client: Callable[[], Servi
     # Lines of earlier starts were shown by the agents of their time.
     shown = {path: Position(path.stat().st_size) for path, _, _ in log_files(folder.logs)}
     if kind is Start.TAKEOVER:
-        current = {Path(item.log) for item in state.processes}
+        current = {Path(item.log) for item in state.placement.processes}
         shown |= {path: spool.positions.get(str(path), Position()) for path in current}
     echo = Echo(shown.items(), folder.logs)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}

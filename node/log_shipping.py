@@ -13,7 +13,7 @@ from typing import TextIO
 from node.spool import Spool
 from node.tail import FileTail, Position
 
-__all__ = ["Echo", "LogShipping", "log_files"]
+__all__ = ["Echo", "LogShipping", "log_files", "notice_log"]
 
 BATCH_LINES = 4000
 ECHO_SECONDS = 0.05
@@ -29,6 +29,16 @@ def log_files(logs: Path) -> list[tuple[Path, int, int]]:
     return sorted(found, key=lambda item: (item[1], item[2]))
 
 
+def notice_log(logs: Path, generation: int) -> Path:
+    """Where the agent writes what it noticed by itself."""
+    return logs / str(generation) / "monitor.log"
+
+
+def shipped_files(logs: Path) -> list[tuple[Path, int, int | None]]:
+    notices = [(path, int(path.parent.name), None) for path in sorted(logs.glob("*/monitor.log")) if path.parent.name.isdecimal()]
+    return [*log_files(logs), *notices]
+
+
 class LogShipping:
     """Cuts what ranks wrote into batches. A file's position moves only with the batch that holds its lines."""
 
@@ -38,7 +48,7 @@ class LogShipping:
         self._node = node
         self._logs = logs
         self._wall_clock = wall_clock
-        self._tails: dict[Path, tuple[FileTail, int, int]] = {}
+        self._tails: dict[Path, tuple[FileTail, int, int | None]] = {}
         self.refresh()
 
     @property
@@ -47,7 +57,7 @@ class LogShipping:
 
     def refresh(self) -> None:
         """Look for log files that are new, of this generation or left behind by an earlier agent."""
-        for path, generation, rank in log_files(self._logs):
+        for path, generation, rank in shipped_files(self._logs):
             if path not in self._tails:
                 tail = FileTail(path, self._spool.positions.get(str(path), Position()))
                 self._tails[path] = (tail, generation, rank)
@@ -57,7 +67,7 @@ class LogShipping:
         last line counts without a line feed. Raises OSError where the spool cannot be written; nothing moves then."""
         if self._spool.full:
             return 0
-        final = set(ended)
+        final: set[tuple[int, int | None]] = set(ended)
         records: list[str] = []
         positions: dict[str, Position] = {}
         now = self._wall_clock()

@@ -11,7 +11,14 @@ from node.care import Care
 from node.job_state import JobState
 from node.monitors import RankReading
 
-__all__ = ["attempt_document", "end_document", "failure_document", "heartbeat_document", "registration_document"]
+__all__ = [
+    "attempt_document",
+    "end_document",
+    "failure_document",
+    "heartbeat_document",
+    "notice_document",
+    "registration_document",
+]
 
 # A rank that says nothing new for this long is told as silent; a word, not a judgement.
 SILENT_SECONDS = 10.0
@@ -38,9 +45,10 @@ def attempt_document(node: str, state: JobState, cause: str, directive: str | No
         "generation": state.care.generation,
         "cause": cause,
         "ranks": [
-            {"rank": item.rank, "local_rank": item.rank, "node": node, "pid": item.process.pid} for item in state.processes
+            {"rank": item.rank, "local_rank": item.rank, "node": node, "pid": item.process.pid}
+            for item in state.placement.processes
         ],
-        "store": {"host": state.store_host, "port": state.store_port},
+        "store": {"host": state.placement.store_host, "port": state.placement.store_port},
         "started_at": time.time(),
     }
     return document if directive is None else {**document, "directive_id": directive}
@@ -116,4 +124,19 @@ def failure_document(
             for item in failed
         ],
         "last_step": max(steps, default=None),
+    }
+
+
+def notice_document(
+    job: str, node: str, care: Care, rank: int | None, why: str, key: str, readings: Mapping[int, RankReading]
+) -> dict[str, Any]:
+    """A failure report for ranks that run but get nowhere: no exit status, the judgement in its place."""
+    steps = [reading.step for reading in readings.values() if reading.step is not None]
+    return {
+        "attempt": care.attempt,
+        "generation": care.generation,
+        "idempotency_key": f"{job}:{care.generation}:{key}",
+        "failed": [{"rank": rank, "node": node, "exit_code": None, "signal": None, "error": why}],
+        "last_step": max(steps, default=None),
+        "last_checkpoint": None,
     }

@@ -21,6 +21,8 @@ LOSS = "loss"
 WINDOW_STEPS = 128
 # Own seconds a step are compared over windows of this many steps of the slowest rank.
 STRAGGLER_STEPS = 5
+# A change point costs a millisecond to look for.
+PACE_STEPS, PACE_WINDOW = 16, 64
 USAGE_SECONDS = 60.0
 SCHEDULING_SECONDS = 0.3
 BUSY_SHARE = 0.6
@@ -35,6 +37,7 @@ class RankHistory:
     """What one rank said so far in this generation."""
 
     completed: int = 0
+    paced: int = 0
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     losses: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     reported: dict[str, deque[int]] = field(default_factory=dict)
@@ -123,7 +126,10 @@ class Watch:
         found += judge_vanished(history.reported, progress.step)
         found += self._finite(history, reading, rank)
         spike = judge_loss_spike(list(history.losses))
-        slow = judge_slow_down(list(history.step_seconds)) if progress.completed % STRAGGLER_STEPS == 0 else None
+        slow = None
+        if progress.completed - history.paced >= PACE_STEPS:
+            history.paced = progress.completed
+            slow = judge_slow_down(list(history.step_seconds)[-PACE_WINDOW:])
         found += [
             Judgement(item.finding, f"rank {rank}: {item.why}", item.value, item.limit, rank, item.step)
             for item in (spike, slow)

@@ -8,7 +8,7 @@ knows better than the step counter: a stopped process, one that alone burns the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -68,45 +68,35 @@ def limit_of(pulse: RankPulse, limits: HangLimits) -> float:
 
 
 def judge_hang(pulses: Sequence[RankPulse], limits: HangLimits = HangLimits()) -> Judgement | None:
-    """Whether the job hangs, and which rank holds it up. None while any rank that is in a step is within its limit.
+    """Whether the job hangs, and which rank holds it up.
 
-    One rank that is late is enough where it is behind the others; ranks that wait for it are never named.
+    None while a rank that the late ones may be waiting for is within its own limit: it works. One that is more than a step ahead
+    of a late rank does not wait for it, nor it for that one: ranks that are independent are judged each by itself.
     """
-    if not pulses:
+    late = [pulse for pulse in pulses if pulse.elapsed_seconds > limit_of(pulse, limits)]
+    working = [pulse for pulse in pulses if pulse not in late]
+    overdue = [pulse for pulse in late if not any(other.step <= pulse.step + 1 for other in working)]
+    if all(pulse.outside for pulse in overdue):
+        # Nobody waits inside a step: an evaluation that nobody marked.
         return None
-    overdue = [pulse for pulse in pulses if pulse.elapsed_seconds > limit_of(pulse, limits)]
-    behind = min(pulse.step for pulse in pulses)
-    if not overdue or any(pulse.step > behind + 1 for pulse in pulses if pulse not in overdue):
-        # Others run ahead: ranks of this job do not wait for one another, and each is judged by itself.
-        overdue = [pulse for pulse in overdue if not pulse.outside]
-        if not overdue:
-            return None
-    inside = [pulse for pulse in overdue if not pulse.outside]
-    if not inside:
-        # All late ones are between steps: an evaluation that nobody marked, unless others wait inside a step for them.
-        return None if all(pulse.outside for pulse in pulses) else doubtful(overdue, pulses, limits)
-    return named(inside, pulses, limits) or doubtful(inside, pulses, limits)
+    return named(overdue, len(pulses), limits) or doubtful(overdue, len(pulses), limits)
 
 
-def named(overdue: Sequence[RankPulse], pulses: Sequence[RankPulse], limits: HangLimits) -> Judgement | None:
+def named(overdue: Sequence[RankPulse], ranks: int, limits: HangLimits) -> Judgement | None:
     """The judgement where the states of the processes single one rank out."""
-    by_state: Mapping[ProcessState, list[RankPulse]] = {
-        state: [pulse for pulse in pulses if pulse.state is state] for state in ProcessState
-    }
     for state in (ProcessState.STOPPED, ProcessState.DISK, ProcessState.BUSY):
-        found = by_state[state]
-        alone = len(found) == 1 and (len(pulses) > 1 or state is not ProcessState.BUSY)
-        if alone and (state is not ProcessState.DISK or found[0] in overdue):
-            return judgement(found[0], limits, f"its process is {state.value}" + others(len(pulses) - 1))
+        found = [pulse for pulse in overdue if pulse.state is state]
+        if len(found) == 1 and (ranks > 1 or state is not ProcessState.BUSY):
+            return judgement(found[0], limits, f"its process is {state.value}" + others(ranks - 1))
     return None
 
 
-def doubtful(overdue: Sequence[RankPulse], pulses: Sequence[RankPulse], limits: HangLimits) -> Judgement | None:
+def doubtful(overdue: Sequence[RankPulse], ranks: int, limits: HangLimits) -> Judgement:
     """The judgement where nothing but time speaks: the rank that is behind, if there is one."""
     worst = max(overdue, key=lambda pulse: pulse.elapsed_seconds)
-    steps = sorted(pulse.step for pulse in pulses)
-    behind = [pulse for pulse in pulses if pulse.step == steps[0]]
-    lagging = len(behind) == 1 and len(pulses) > 1 and steps[1] > steps[0]
+    least = min(pulse.step for pulse in overdue)
+    behind = [pulse for pulse in overdue if pulse.step == least]
+    lagging = len(behind) == 1 and ranks > 1
     mean = worst.mean_seconds
     patience = limits.doubtful_factor * mean + limits.doubtful_seconds if mean is not None else limits.unknown_seconds
     firm = worst.elapsed_seconds > patience

@@ -94,7 +94,7 @@ class Peer:
 
     def lines(self, rank: int | None = None) -> list[str]:
         items = [item for batch in self.batches.values() for item in batch if rank is None or item["rank"] == rank]
-        return [item["line"] for item in sorted(items, key=lambda item: (item["rank"], item["path"], item["number"]))]
+        return [item["line"] for item in sorted(items, key=lambda item: (item["path"], item["number"]))]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 30.0, what: str = "it") -> Any:
@@ -115,6 +115,7 @@ class Runs:
     folder: Path
     service: str
     python: str = BARE_PYTHON
+    environment: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, script: Path, *arguments: str, ranks: int = 2, job: str = "job", **options: Any) -> subprocess.Popen[str]:
@@ -129,7 +130,7 @@ class Runs:
         entry = [sys.executable, str(ROOT / "pitstop_entry.py"), "run", "--job", job, "--ranks", str(ranks), "--node", "n1"]
         process = subprocess.Popen(
             [*entry, *extra, "--", self.python, str(script), *arguments],
-            env=environment,
+            env=environment | self.environment,
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

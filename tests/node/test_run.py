@@ -53,7 +53,7 @@ def restart_row(peer: Peer, **fields: Any) -> Any:
 
 
 def ranks_of(runs: Runs) -> dict[int, int]:
-    return {item["rank"]: item["process"]["pid"] for item in runs.state()["processes"]}
+    return {item["rank"]: item["process"]["pid"] for item in runs.state()["placement"]["processes"]}
 
 
 def running(runs: Runs) -> bool:
@@ -208,7 +208,7 @@ def test_a_keeper_that_is_killed_costs_nothing_but_knowledge(runs: Runs, peer: P
     peer.on_failure = restart_row(peer)
     process = runs.start(script, str(flag))
     wait_for(lambda: running(runs) and "step 3" in peer.lines(0))
-    os.kill(runs.state()["keeper"]["pid"], signal.SIGKILL)
+    os.kill(runs.state()["placement"]["keeper"]["pid"], signal.SIGKILL)
     os.kill(ranks_of(runs)[0], signal.SIGKILL)
     wait_for(lambda: peer.posted("commands/1/result"))
     (failed,) = peer.posted("/failures")[0]["failed"]

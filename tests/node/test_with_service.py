@@ -97,13 +97,13 @@ def test_a_killed_rank_is_diagnosed_restarted_by_command_and_training_passes_the
     process = runs.start(script, str(flag), str(checkpoint))
     wait_for(lambda: min(steps(service).values(), default=0) >= 5, 90, "training")
     first = runs.state()
-    assert first["store_port"] and first["store"]
+    assert first["placement"]["store_port"] and first["placement"]["store"]
     died_at = max(steps(service).values())
-    os.kill(next(item["process"]["pid"] for item in first["processes"] if item["rank"] == 1), signal.SIGKILL)
+    os.kill(next(item["process"]["pid"] for item in first["placement"]["processes"] if item["rank"] == 1), signal.SIGKILL)
     (incident,) = wait_for(lambda: get(service, "/api/v1/incidents").get("items"), 60, "the incident")
     wait_for(lambda: runs.state()["care"]["generation"] == 1 and runs.state()["care"]["phase"] == "running", 60, "the restart")
-    assert runs.state()["store_port"] != first["store_port"], "each generation has a store of its own"
-    assert runs.state()["store"] == first["store"], "in one process"
+    assert runs.state()["placement"]["store_port"] != first["placement"]["store_port"], "each generation has a store of its own"
+    assert runs.state()["placement"]["store"] == first["placement"]["store"], "in one process"
     page = f"/api/v1/incidents/{incident['id']}"
     wait_for(lambda: get(service, page).get("state") in ("verified", "resolved"), 90, "verification")
     verified = get(service, page)

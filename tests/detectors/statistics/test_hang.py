@@ -72,6 +72,12 @@ def test_a_job_that_no_longer_moves_is_no_matter_of_one_late_rank_that_others_ou
     assert found is not None and found.rank == 0, "independent ranks are judged one by one"
 
 
+def test_ranks_that_wait_for_one_that_still_works_are_no_hang() -> None:
+    pulses = job(section="sync", mean_seconds=0.01, longest_seconds=0.02, elapsed_seconds=0.5)
+    pulses[2] = replace(WAITING, rank=2, elapsed_seconds=1.5, state=ProcessState.BUSY)
+    assert judge_hang(pulses) is None
+
+
 @given(
     elapsed=st.floats(0, 1e4),
     mean=st.floats(1e-4, 1e3),

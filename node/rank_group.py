@@ -1,0 +1,235 @@
+"""The ranks of one job on this node as processes: started, signalled, found again, seen to end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from detectors.processes import ProcessId, is_running
+from detectors.supervisor import RankExit
+from node.job_state import JobFolder, Placement, RankProcess
+from node.keeper_client import STORE_SOCKET, KeeperClient, KeeperError, open_store, recorded_exits, watch_ranks
+from node.monitors import MonitorReader, RankReading, create_monitors, remove_monitors
+from node.ranks import RankFiles, StoreAddress, monitor_folder, rank_environment, rank_files
+from pitstop import protocol
+
+__all__ = ["Launch", "RankGroup"]
+
+LOST_EXIT_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What `pitstop run` was asked for. `python`: the job's interpreter, None where there is none."""
+
+    job: str
+    command: tuple[str, ...]
+    ranks: int
+    max_restarts: int
+    node: str
+    python: str | None
+    host: str = "127.0.0.1"
+
+
+class RankGroup:
+    """Keeper, store, ranks and monitor files. `on_exit` hears of every end of a rank, from any thread, perhaps twice."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        folder: JobFolder,
+        placement: Placement,
+        on_exit: Callable[[RankExit], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._launch = launch
+        self._folder = folder
+        self._on_exit = on_exit
+        self._say = say
+        self._keeper: KeeperClient | None = None
+        self._monitor_folder = monitor_folder(folder.path)
+        self._monitors = MonitorReader({})
+        self._gone_since: dict[ProcessId, float] = {}
+        self.placement = placement
+
+    @property
+    def processes(self) -> dict[int, ProcessId]:
+        return {item.rank: item.process for item in self.placement.processes}
+
+    def readings(self) -> dict[int, RankReading]:
+        return {rank: self._monitors.read(rank) for rank in range(self._launch.ranks)}
+
+    def connect_keeper(self) -> None:
+        """A keeper to start ranks with: the one that runs, else a new one. Raises KeeperError."""
+        if self._keeper is None or self._keeper.lost:
+            self._keeper = KeeperClient.start(self._folder.path, self._record)
+            self.placement = replace(self.placement, keeper=self._keeper.process)
+
+    def start(self, generation: int, resume: Mapping[str, Any]) -> None:
+        """Open a store for `generation` and start every rank. Raises KeeperError; no rank runs then."""
+        self.connect_keeper()
+        keeper = self._keeper
+        assert keeper is not None
+        environment = {key: value for key, value in os.environ.items() if key != "PITSTOP_TOKEN_FILE"}
+        keeper.sweep()
+        self._drop_monitors()
+        files = [rank_files(self._folder.logs, self._monitor_folder, generation, rank) for rank in range(self._launch.ranks)]
+        files[0].log.parent.mkdir(exist_ok=True, mode=0o700)
+        create_monitors((item.monitor for item in files), generation)
+        store = self._open_store(keeper, generation, environment)
+        self._spawn(keeper, generation, environment, files, store, resume)
+        self._monitors = MonitorReader({rank: item.monitor for rank, item in enumerate(files)})
+        watch_ranks(self._folder.path, self.processes.values())
+
+    def _spawn(
+        self,
+        keeper: KeeperClient,
+        generation: int,
+        environment: Mapping[str, str],
+        files: list[RankFiles],
+        store: StoreAddress,
+        resume: Mapping[str, Any],
+    ) -> None:
+        launch = self._launch
+        processes: list[RankProcess] = []
+        try:
+            for rank, item in enumerate(files):
+                own = rank_environment(
+                    environment,
+                    job=launch.job,
+                    rank=rank,
+                    ranks=launch.ranks,
+                    generation=generation,
+                    store=store,
+                    files=item,
+                    resume=resume,
+                )
+                label = {"rank": rank, "generation": generation}
+                process = keeper.spawn(label, launch.command, own, str(Path.cwd()), item.log)
+                processes.append(RankProcess(rank, generation, process, str(item.log), str(item.monitor), str(item.error_file)))
+        except KeeperError:
+            keeper.kill((item.process for item in processes), signal.SIGKILL)
+            raise
+        self.placement = replace(self.placement, processes=tuple(processes), store_host=store.host, store_port=store.port)
+
+    def _open_store(self, keeper: KeeperClient, generation: int, environment: Mapping[str, str]) -> StoreAddress:
+        store, host = self.placement.store, self._launch.host
+        present = store if store is not None and is_running(store) else None
+        try:
+            if self._launch.python is None:
+                raise KeeperError("there is no Python on the job's PATH")
+            opened = open_store(
+                self._folder.path, keeper, self._launch.python, environment, str(Path.cwd()), present, generation, host
+            )
+        except KeeperError as problem:
+            self._say(f"no process-group store beside the ranks: {problem}")
+            return StoreAddress(host, free_port(host), served=False)
+        self.placement = replace(self.placement, store=opened.process)
+        return StoreAddress(opened.host, opened.port, served=True)
+
+    def find(self, running: Iterable[int]) -> int:
+        """Take over what an earlier agent started; the number of ranks that run. Exits that it missed are told."""
+        self._keeper = KeeperClient.connect(self._folder.path, self.placement.keeper, self._record)
+        self._monitors = MonitorReader({item.rank: Path(item.monitor) for item in self.placement.processes})
+        watch_ranks(self._folder.path, self.processes.values())
+        records = recorded_exits(self._folder.path)
+        awaited = set(running)
+        for item in self.placement.processes:
+            if item.rank in awaited and item.process in records:
+                self._record(records[item.process])
+        return sum(is_running(item.process) for item in self.placement.processes)
+
+    def kill_all(self) -> None:
+        """Nobody knows how far a start had come: end whatever the keeper runs, but for the store. Raises KeeperError."""
+        self.connect_keeper()
+        assert self._keeper is not None
+        self._keeper.kill(self._keeper.running() - {self.placement.store}, signal.SIGKILL)
+
+    def signal(self, ranks: Iterable[int], number: int) -> None:
+        """Signal the process groups of `ranks`, with the keeper or without it."""
+        wanted = set(ranks)
+        running = [item.process for item in self.placement.processes if item.rank in wanted]
+        if self._keeper is not None and not self._keeper.lost:
+            with contextlib.suppress(KeeperError):
+                self._keeper.kill(running, number)
+                return
+        for process in running:
+            if is_running(process):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+
+    def look(self, running: Iterable[int], now: float) -> None:
+        """Notice ranks whose end nobody told, because their keeper died."""
+        awaited = set(running)
+        for item in self.placement.processes:
+            if item.rank not in awaited or is_running(item.process):
+                continue
+            # The keeper tells of exits at once, and writes them down before it can be gone itself.
+            if now - self._gone_since.setdefault(item.process, now) < LOST_EXIT_SECONDS:
+                continue
+            unknown = {
+                "label": {"rank": item.rank, "generation": item.generation},
+                "pid": item.process.pid,
+                "code": None,
+                "signal": None,
+                "time": time.time(),
+            }
+            self._record(recorded_exits(self._folder.path).get(item.process, unknown))
+
+    def finish(self) -> None:
+        """The job is over: whatever belongs to it ends."""
+        if self._keeper is not None and not self._keeper.lost:
+            with contextlib.suppress(KeeperError):
+                self._keeper.kill(self._keeper.running(), signal.SIGKILL)
+                self._keeper.sweep()
+        else:
+            with contextlib.suppress(OSError, ValueError):
+                protocol.exchange(str(self._folder.path / STORE_SOCKET), {"op": "end"}, 2.0)
+        (self._folder.path / STORE_SOCKET).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """After the last reading: the monitor files go, and the keeper with them."""
+        self._drop_monitors()
+        self.placement = Placement()
+        if self._keeper is not None:
+            self._keeper.close()
+
+    def _drop_monitors(self) -> None:
+        self._monitors.close()
+        remove_monitors(Path(item.monitor) for item in self.placement.processes)
+
+    def _record(self, record: Mapping[str, Any]) -> None:
+        with contextlib.suppress(KeyError, TypeError):
+            label = record["label"]
+            if "rank" in label:
+                self._on_exit(self._exit_of(label["rank"], label["generation"], record))
+
+    def _exit_of(self, rank: int, generation: int, record: Mapping[str, Any]) -> RankExit:
+        path = rank_files(self._folder.logs, self._monitor_folder, generation, rank).error_file
+        error = None
+        with contextlib.suppress(OSError):
+            error = protocol.parse_error_document(path.read_text(encoding="utf-8", errors="replace"))
+        return RankExit(
+            rank=rank,
+            generation=generation,
+            code=record["code"],
+            signal=record["signal"],
+            time=record["time"],
+            pid=record["pid"],
+            error=error["message"] if error else None,
+            error_time=error["timestamp"] if error else None,
+            step=error["step"] if error and error["step"] is not None else self._monitors.read(rank).step,
+        )
+
+
+def free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
