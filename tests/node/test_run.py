@@ -73,7 +73,7 @@ def test_a_command_that_ends_well_is_a_good_end_and_every_line_arrives_once(
     assert process.returncode == 0, error
     assert "[rank0]: rank 0 of 2 generation 0" in out and "[rank1]: last words" in out
     assert peer.lines(0) == ["rank 0 of 2 generation 0", "last words"]
-    (registration,) = peer.posted("jobs")
+    registration = peer.posted("jobs")[0]
     assert registration["ranks"] == 2 and registration["command"][1] == str(script)
     (attempt,) = peer.posted("/attempts")
     assert (attempt["generation"], attempt["cause"]) == (0, "start")
