@@ -1,4 +1,4 @@
-"""The last completed step of a rank before each of its signals and at the end: what ran when something else was said."""
+"""The completed steps of a rank next to its signals, and its last one: what ran when something else was said."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ __all__ = ["StepLog"]
 
 # Of the completed steps before a signal, this many are looked at for the last of each rank.
 STEPS_BEFORE = 512
+# Of those after it, this many are looked at for the first of its rank.
+STEPS_AFTER = 256
 MAX_STEPS = 20_000
 # More than these tell no more of the ranks' clocks.
 MAX_POINTS = 512
@@ -29,20 +31,32 @@ class StepLog:
         # The newest step that was looked at for a rank; older ones need no second look.
         self._seen: dict[int | None, int] = {}
         self._no_step = 0
+        # Ranks that gave a signal since their last kept step, and how many more steps are looked at for theirs.
+        self._signalled: set[int | None] = set()
+        self._patience = 0
         # When each rank completed which step, as far as the steps before signals tell.
         self.points: list[StepPoint] = []
         self._pointed = 0
 
     def note(self, rule: int, number: int, raw: bytes) -> None:
         """Line `number` tells of a completed step."""
-        if number != self._no_step:
-            self._waiting.append((rule, number, raw))
+        if number == self._no_step:
+            return
+        self._waiting.append((rule, number, raw))
+        if self._patience:
+            self._patience -= 1
+            rank = self._maker.rank(raw)
+            if rank in self._signalled:
+                self._signalled.discard(rank)
+                self._keep(rule, number, raw)
 
     def not_a_step(self, number: int) -> None:
         """Line `number` looks like a completed step, but another rule says what it is: the bar of a download, of weights read."""
         self._no_step = number
         if self._waiting and self._waiting[-1][1] == number:
             self._waiting.pop()
+            if self._entries and self._entries[-1].first.number == number:
+                self._entries.pop()
 
     def settle(self, rank: int | None) -> None:
         """A signal of `rank` follows: keep the last step of that rank."""
@@ -51,13 +65,18 @@ class StepLog:
         self._seen[rank] = seen
         if self._waiting:
             self._seen[rank] = self._waiting[-1][1]
+        self._signalled.add(rank)
+        self._patience = STEPS_AFTER
         for rule, number, raw in reversed(self._waiting):
             if number <= seen:
                 return
             if self._maker.rank(raw) == rank:
-                line = self._maker.make(raw, number)
-                self._entries.append(Entry(rule, self._matcher.captures(rule, line.text), line))
-                break
+                self._keep(rule, number, raw)
+                return
+
+    def _keep(self, rule: int, number: int, raw: bytes) -> None:
+        line = self._maker.make(raw, number)
+        self._entries.append(Entry(rule, self._matcher.captures(rule, line.text), line))
         if len(self._entries) > MAX_STEPS:
             del self._entries[MAX_STEPS // 2 : -MAX_STEPS // 2]
 

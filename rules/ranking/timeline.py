@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rules.pack import Mark, Phase
 from rules.ranking.observation import Observation, position
 from rules.signal import Role
-from rules.taxonomy import UNKNOWN
+from rules.taxonomy import UNKNOWN, load_taxonomy
 
 __all__ = ["Settled", "Timeline", "settle"]
 
@@ -20,6 +20,22 @@ ENDED_BY = {Mark.SAVED: (Mark.SAVE,), Mark.PROGRESS: (*BEGINNINGS, Mark.SAVE), M
 ALIVE = (Mark.START, Mark.PREPARATION, Mark.LOADING, Mark.PROGRESS)
 # Without step numbers, a completed step this many lines later shows that the process went on.
 LINES_BETWEEN = 20
+# This many steps after an error show that the program caught it.
+STEPS_SURVIVED = 5
+# Errors that a program can catch and live with, by family.
+SURVIVABLE = frozenset(
+    (
+        "ConfigError",
+        "ConnectionError",
+        "DatasetLoadingError",
+        "EnvironmentMismatch",
+        "FileAccessError",
+        "ModelLoadingError",
+        "OutOfMemoryError",
+        "RuntimeError",
+        "ScriptException",
+    )
+)
 Stream = tuple[str, int | None]
 
 
@@ -35,6 +51,8 @@ class Timeline:
         self._standing: list[tuple[Observation, ...]] = []
         self._step_before: list[Observation | None] = []
         self._last_step: dict[Stream, Observation] = {}
+        self._last_start: dict[Stream, Observation] = {}
+        self._steps: dict[Stream, list[Observation]] = defaultdict(list)
         self.attempts: list[int] = []
         standing: tuple[Observation, ...] = ()
         restarted = False
@@ -51,8 +69,11 @@ class Timeline:
                 self.attempts.append(item.order)
             ended = (*ENDED_BY.get(mark, ()), mark)
             standing = tuple(other for other in standing if stream_of(other) != stream or other.rule.marks not in ended)
+            if mark in (Mark.START, Mark.RESTART):
+                self._last_start[stream] = item
             if mark in (Mark.PROGRESS, Mark.FINISHED):
                 self._last_step[stream] = item
+                self._steps[stream].append(item)
             else:
                 standing = (*standing, item)
 
@@ -77,6 +98,22 @@ class Timeline:
         if step is not None and earlier is not None:
             return after if step > earlier else None
         return after if after.last.number - at.last.number >= LINES_BETWEEN or after.marks(Mark.FINISHED) else None
+
+    def survived(self, at: Observation) -> Observation | None:
+        """The last completed step of the same process, where steps enough after `at` show that it lived on without a new start.
+
+        A few steps more prove nothing in a log where the other ranks print as nobody: they stop at their next collective.
+        """
+        stream = stream_of(at)
+        start = self._last_start.get(stream)
+        later = [item for item in self._steps[stream] if item.line.number > at.last.number]
+        if not later or (start is not None and start.order > at.order):
+            return None
+        before = self._step_before[at.order]
+        base, last = (before or later[0]).number("step"), later[-1].number("step")
+        if base is None or last is None:
+            return None
+        return later[-1] if last - base >= (STEPS_SURVIVED if before else 1) else None
 
     def attempt_of(self, order: int) -> int:
         """How many later attempts had come to life when the observation of this order was made."""
@@ -118,6 +155,7 @@ def settle(observations: Sequence[Observation], timeline: Timeline) -> Settled:
     counts: dict[str, int] = defaultdict(int)
     for item in observations:
         counts[item.rule.code] += item.signal.count
+    families = load_taxonomy()
     healers = [item for item in observations if item.rule.recovers]
     kept: list[Observation] = []
     aside: list[tuple[Observation, str]] = []
@@ -130,8 +168,10 @@ def settle(observations: Sequence[Observation], timeline: Timeline) -> Settled:
             aside.append((item, "means something else at this point of the run"))
         elif healer := healed_by(healers, item):
             aside.append((item, f"works again at {position(healer.line)}"))
-        elif item.reason == UNKNOWN and (step := timeline.went_on_after(item)):
+        elif item.reason == UNKNOWN and (step := timeline.went_on_after(item) or timeline.survived(item)):
             aside.append((item, f"training went on at {position(step.last)}"))
+        elif item.reason and families[item.reason].family in SURVIVABLE and (step := timeline.survived(item)):
+            aside.append((item, f"the program lived on: training went on at {position(step.last)}"))
         else:
             kept.append(item)
     failing = [item.order for item in kept if item.role in (Role.ROOT, Role.CASCADE) and not item.rule.transient]

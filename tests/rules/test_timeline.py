@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rules.pack import Mark, Phase
+from rules.pack import Mark, Phase, Rule
+from rules.signal import Signal
 from tests.rules.casebook import diagnose, root_lines, rule, sighting
 
 START = rule("T-START", role="context", marks=Mark.START)
@@ -87,3 +88,31 @@ def test_a_log_that_goes_on_after_a_restart_still_says_what_failed() -> None:
     assert (
         diagnose(sighting(ECC, 1), sighting(RESTART, 2), sighting(START, 3), sighting(STEP, 9)).reason == "gpu_uncorrectable_ecc"
     )
+
+
+def steps(*numbers: tuple[int, int]) -> list[tuple[Rule, Signal]]:
+    return [sighting(STEP, line, captures={"step": str(step)}) for line, step in numbers]
+
+
+def test_an_error_that_the_program_catches_and_lives_with_is_no_failure() -> None:
+    before, *after = steps((1, 10), (3, 11), (9, 40))
+    assert diagnose(before, sighting(KEY, 2), *after).reason == "none"
+
+
+def test_an_optional_import_that_fails_before_the_first_steps_is_no_failure() -> None:
+    assert diagnose(sighting(KEY, 2), *steps((3, 10), (4, 11))).reason == "none"
+
+
+def test_a_step_or_two_of_the_other_ranks_after_an_error_prove_nothing() -> None:
+    before, *after = steps((1, 10), (3, 11), (4, 12))
+    assert diagnose(before, sighting(KEY, 2), *after).reason == "python_key_error"
+
+
+def test_steps_after_a_new_start_do_not_undo_the_failure_before_it() -> None:
+    before, *after = steps((1, 10), (5, 11), (9, 40))
+    assert diagnose(before, sighting(KEY, 2), sighting(START, 4), *after).reason == "python_key_error"
+
+
+def test_a_broken_gpu_stays_broken_while_training_goes_on() -> None:
+    before, *after = steps((1, 10), (3, 11), (9, 40))
+    assert diagnose(before, sighting(ECC, 2), *after).reason == "gpu_uncorrectable_ecc"

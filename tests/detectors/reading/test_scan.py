@@ -101,12 +101,13 @@ def test_a_condition_without_a_window_looks_at_all_inputs(matcher: Matcher, tmp_
     assert codes(scan_inputs([str(tmp_path)], matcher, lambda: NOW)) == ["T-XID"]
 
 
-def test_of_routine_lines_that_mark_progress_the_last_before_each_signal_and_at_the_end_are_context(matcher: Matcher) -> None:
+def test_of_routine_lines_that_mark_progress_those_next_to_signals_and_the_last_are_context(matcher: Matcher) -> None:
     text = "heartbeat\nstep 1 loss 2\nstep 2 loss 2\nNVRM: Xid (PCI:0000:3b:00): 79\nheartbeat\nstep 3 loss 1\nstep 4 loss 1\n"
     signals = scan(matcher, text).signals
     assert [(item.rule, item.role, item.line.number) for item in signals] == [
         ("T-STEP", Role.CONTEXT, 3),
         ("T-XID", Role.ROOT, 4),
+        ("T-STEP", Role.CONTEXT, 6),
         ("T-STEP", Role.CONTEXT, 7),
     ]
 
