@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+# Not Typer: its import takes longer than reading 100 MB.
+import argparse
 import json
 import sys
 import time
-from typing import Annotated
-
-import typer
+from collections.abc import Sequence
 
 from cli.main import UsageError
 from cli.report import report
 from detectors.reading.excerpt import lines_around
 from detectors.reading.scan import scan_inputs
 from detectors.reading.sources import UnreadableInput
-from rules.artefact import load_matcher
+from rules.artefact import load_compiled
 from rules.diagnosis import Diagnosis, diagnosis_document
+from rules.pack import PackError
 from rules.ranking import rank
 
-app = typer.Typer(add_completion=False)
+__all__ = ["app"]
 
 
-@app.command()
-def diagnose(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="files, directories, .gz/.zst, or - for standard input")],
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
-) -> None:
-    """Say what broke, and why, from logs, dumps and records of one failed run."""
-    matcher = load_matcher()
+def app(args: Sequence[str], prog_name: str) -> None:
+    """Raises UsageError."""
+    parser = argparse.ArgumentParser(
+        prog=prog_name,
+        description="Say what broke, and why, from what one failed run left behind: logs, kernel logs, flight-recorder dumps, "
+        "error files of torchelastic, NCCL RAS status, Slurm's job records, alerts. What each one is is told from its content.",
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="files, directories, .gz/.zst, or - for standard input")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    options = parser.parse_args(args)
     try:
-        findings = scan_inputs(paths, matcher, time.time)
-    except UnreadableInput as error:
+        compiled = load_compiled()
+        matcher = compiled.matcher()
+        findings = scan_inputs(options.paths, matcher, time.time, compiled.shapes)
+    except (PackError, UnreadableInput) as error:
         raise UsageError(str(error)) from None
     diagnosis = rank(findings, matcher.rules).with_inputs(findings.inputs)
-    if as_json:
+    if options.json:
         print(json.dumps(diagnosis_document(diagnosis)))
         return
     show(diagnosis)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from detectors.reading.text import Origin, line_text, origin_of_path, origin_of_text, quick_prefix
 from detectors.reading.timestamps import Stamps
@@ -25,6 +24,7 @@ class LineMaker:
         self._of_path = origin_of_path(path)
         self._global: dict[int, int] = {}
         # With files of one rank each, a prefix inside tells who reports.
+        self._entry: tuple[bytes, Line | None] = (b"", None)
         self._path_rank = self._of_path.rank if self._of_path.rank is not None else self._of_path.local
 
     def rank(self, raw: bytes) -> int | None:
@@ -36,15 +36,37 @@ class LineMaker:
             return rank
         return self._path_rank if local is None else self._global.get(local, local)
 
+    def text(self, raw: bytes) -> str:
+        """What `raw` says: of a journal's entry its message, else the line itself."""
+        entry = self._entry_of(raw)
+        return line_text(raw) if entry is None else entry.text
+
+    def origin(self, text: str, raw: bytes) -> tuple[int | None, str | None, str]:
+        """Rank and node of a line, and its text after its prefixes."""
+        origin, rest = origin_of_text(text)
+        entry = self._entry_of(raw)
+        node = origin.node if entry is None else entry.node
+        return self._rank(origin), node or self._of_path.node, rest
+
+    def time(self, text: str) -> float | None:
+        """The stamp in `text`, seconds since the epoch; one from the future counts as none."""
+        return self._stamps.read(text)
+
     def make(self, raw: bytes, number: int, text: str | None = None) -> Line:
-        """The line; `text` where it is known already. A stamp from the future counts as none."""
+        """The line; `text` where it is known already."""
         if text is None:
-            text = line_text(raw)
-        if self._journal and (entry := journal_entry(raw)) is not None:
-            return replace(entry, number=number, path=self.path, node=entry.node or self._of_path.node, trust=self._trust)
-        origin, _ = origin_of_text(text)
-        node = origin.node or self._of_path.node
-        return Line(text, number, self.path, self._rank(origin), node, self._stamps.read(text), self._trust)
+            text = self.text(raw)
+        rank, node, _ = self.origin(text, raw)
+        entry = self._entry_of(raw)
+        time = self._stamps.read(text) if entry is None else entry.time
+        return Line(text, number, self.path, rank, node, time, self._trust)
+
+    def _entry_of(self, raw: bytes) -> Line | None:
+        if not self._journal:
+            return None
+        if self._entry[0] is not raw:
+            self._entry = (raw, journal_entry(raw))
+        return self._entry[1]
 
     def _rank(self, origin: Origin) -> int | None:
         if origin.rank is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from detectors.reading.conditions import ConditionLog, Presence
@@ -12,19 +12,23 @@ from detectors.reading.lines import LineMaker
 from detectors.reading.skew import StepPoint
 from detectors.reading.sources import Block, LineReader
 from detectors.reading.spans import SpanTracker
-from detectors.reading.steps import StepLog
+from detectors.reading.steps import ProgressFinder, StepLog
 from detectors.reading.surroundings import Surroundings
-from detectors.reading.text import line_text, origin_of_text, strip_escapes, torn_parts
+from detectors.reading.text import rank_span, strip_escapes, torn_parts
+from rules.compression import Compressor, measurements_of
 from rules.findings import RankSpan
 from rules.matcher import Clause, Hit, Matcher
 from rules.pack import Mark, RuleRole
-from rules.signal import Line
+from rules.shapes import ShapePatterns
+from rules.signal import Line, Measurement
 
 __all__ = ["LAST_LINES", "LogFindings", "LogScan"]
 
 LAST_LINES = 20
+# Of a large log, how many lines of each rank around a failure are looked at for its completed steps, and of all at most.
+STEP_LINES_OF_RANK, STEP_LINES = 3, 512
 # Up to here every line is looked at for ranks and routine marks; beyond, the end of each block stands for it.
-DENSE_BYTES = 8 << 20
+DENSE_BYTES = 2 << 20
 # A frame's source text counts by itself where no exception line of its rank follows within so many lines.
 FRAME_PATIENCE = 500
 
@@ -40,57 +44,95 @@ class LogFindings:
     last_lines: tuple[Line, ...] = ()
     kept: int = 0
     points: tuple[StepPoint, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
 
 
 class LogScan:
-    """Scans one source. Not to be used twice."""
+    """Scans one source. Not to be used twice.
 
-    def __init__(self, matcher: Matcher, maker: LineMaker) -> None:
+    With `shapes`, lines are first sifted by their shapes, which leaves measurements and makes large logs fast: beyond
+    DENSE_BYTES only what the sifter does not know is matched, and completed steps are looked for only before signals.
+    """
+
+    def __init__(self, matcher: Matcher, maker: LineMaker, shapes: ShapePatterns | None = None) -> None:
         self._matcher = matcher
         self._maker = maker
+        self._compressor = Compressor(matcher, shapes, rank_span) if shapes is not None else None
+        self._progress: ProgressFinder | None = None
         self._conditions = ConditionLog(matcher.rules)
         self._certain, self._deferred = Ledger(), Ledger()
         self._around = Surroundings()
         self._spans = SpanTracker(maker)
         self._steps = StepLog(matcher, maker)
         self._frames: dict[int | None, deque[Match]] = {}
+        self._before = b""
         self._tail: deque[tuple[int, bytes]] = deque(maxlen=LAST_LINES)
         self._kept = 0
 
     def run(self, reader: LineReader) -> LogFindings:
         """Read it all."""
+        read_to = 1
         for block in reader:
             self._block(block, reader.bytes <= DENSE_BYTES)
+            read_to = block.first + block.lines
         self._settle(None)
+        self._around.move(read_to, (), self._before)
+        self._look_for_steps(*self._around.above(read_to, self._step_lines))
         self._steps.finish()
-        last_lines = tuple(self._maker.make(raw, number) for number, raw in self._tail)
         return LogFindings(
             (*self._certain.entries(), *self._steps.entries()),
             self._deferred.entries(),
             self._conditions.present,
             self._spans.spans(),
-            last_lines,
+            tuple(self._maker.make(raw, number) for number, raw in self._tail),
             self._kept,
             tuple(self._steps.points),
+            tuple(measurements_of(self._compressor.report(self._maker.time))) if self._compressor is not None else (),
         )
 
     def _block(self, block: Block, dense: bool) -> None:
         data = strip_escapes(block.data)
-        hits = list(self._matcher.scan(data))
+        hits: Sequence[Hit] = self._compressor.feed(data).hits if self._compressor is not None else ()
+        if dense or self._compressor is None:
+            hits = list(self._matcher.scan(data))
+        elif self._progress is None:
+            self._progress = ProgressFinder(self._matcher)
         if hits:
-            lines = data.split(b"\n")
-            lines.pop()
-            self._around.move(block.first, lines)
-            matched = set()
-            for hit in hits:
-                raw = lines[hit.line]
-                if self._matcher.rules[hit.rule].role is not RuleRole.ROUTINE:
-                    matched.add(hit.line)
-                self._hit(hit, raw, block.first + hit.line)
-            self._kept += len(matched)
+            self._take(hits, block, data)
         self._settle(block.first + block.lines)
         self._spans.observe(block.first, data, block.lines, dense)
         self._remember_end(block, data)
+
+    def _take(self, hits: Sequence[Hit], block: Block, data: bytes) -> None:
+        lines = data.split(b"\n")
+        lines.pop()
+        self._around.move(block.first, lines, self._before)
+        rules = self._matcher.rules
+        self._kept += len({hit.line for hit in hits if rules[hit.rule].role is not RuleRole.ROUTINE})
+        signs: list[int] = []
+        if self._progress is not None:
+            failing = (RuleRole.ROOT, RuleRole.CASCADE)
+            signs = [hit.line for hit in hits if hit.clause is Clause.ANY and rules[hit.rule].role in failing]
+        # Looking around the first and the last sign of a failure is enough to know what was running, and bounded.
+        looked_at = {signs[0], signs[-1]} if signs else set()
+        done = -1
+        for hit in hits:
+            if hit.line in looked_at and hit.line != done:
+                self._look_for_steps(*self._around.above(block.first + hit.line, self._step_lines))
+                done = hit.line
+            self._hit(hit, lines[hit.line], block.first + hit.line)
+        if signs:
+            self._look_for_steps(block.first + done + 1, lines[done + 1 : done + 1 + self._step_lines])
+
+    @property
+    def _step_lines(self) -> int:
+        return min(STEP_LINES, STEP_LINES_OF_RANK * (self._spans.ranks + 4))
+
+    def _look_for_steps(self, first: int, lines: Sequence[bytes]) -> None:
+        """Note the completed steps in `lines`, numbered from `first`."""
+        if self._progress is not None:
+            for rule, index in self._progress.find(lines):
+                self._steps.note(rule, first + index, lines[index])
 
     def _hit(self, hit: Hit, raw: bytes, number: int) -> None:
         rule = self._matcher.rules[hit.rule]
@@ -105,15 +147,15 @@ class LogScan:
         if hit.clause is not Clause.ANY:
             self._conditions.note(hit, number, self._maker.rank(raw))
             return
-        text = self._matched_part(hit, line_text(raw))
-        line = self._maker.make(raw, number, text)
-        rest = origin_of_text(line.text)[1]
-        match = Match(hit.rule, number, line.rank, line.node, self._matcher.captures(hit.rule, line.text), lambda: line)
+        text = self._matched_part(hit, self._maker.text(raw))
+        rank, node, rest = self._maker.origin(text, raw)
+        captures = self._matcher.captures(hit.rule, text)
+        match = Match(hit.rule, number, rank, node, captures, lambda: self._maker.make(raw, number, text))
         if self._around.is_frame(self._maker, number, rest):
-            self._frames.setdefault(line.rank, deque()).append(match)
+            self._frames.setdefault(rank, deque()).append(match)
             return
         if rule.role in (RuleRole.ROOT, RuleRole.CASCADE):
-            self._frames.pop(line.rank, None)
+            self._frames.pop(rank, None)
         self._add(match, rest)
 
     def _add(self, match: Match, rest: str | None = None) -> None:
@@ -150,6 +192,7 @@ class LogScan:
                 yield waiting.popleft()
 
     def _remember_end(self, block: Block, data: bytes) -> None:
+        self._before = data
         start = len(data) - 1
         for _ in range(LAST_LINES):
             start = data.rfind(b"\n", 0, start)

@@ -12,6 +12,7 @@ from detectors.reading.ledger import Entry
 from detectors.reading.lines import LineMaker
 from detectors.reading.log_scan import LAST_LINES, LogFindings, LogScan
 from detectors.reading.nccl_ras import compare_samples
+from detectors.reading.parallel import in_processes, processes_for
 from detectors.reading.records import MAX_DOCUMENT_BYTES, Document, match_lines, read_document
 from detectors.reading.skew import clock_offsets
 from detectors.reading.slurm import job_of_path, of_jobs
@@ -21,6 +22,7 @@ from rules.diagnosis import Input
 from rules.findings import Findings, RankSpan
 from rules.matcher import Matcher
 from rules.pack import Rule, RuleRole
+from rules.shapes import ShapePatterns
 from rules.signal import Line, Role, Signal, SignalKind, Trust
 from rules.taxonomy import UNKNOWN
 
@@ -48,8 +50,17 @@ class SourceFindings:
     document: Document | None = None
 
 
-def scan_source(source: Source, matcher: Matcher, clock: Clock, jobs: frozenset[str] = frozenset()) -> SourceFindings:
-    """What `source` is and gives; `jobs` are the job ids that the inputs are about, where any tells. Raises UnreadableInput."""
+def scan_source(
+    source: Source,
+    matcher: Matcher,
+    clock: Clock,
+    shapes: ShapePatterns | None = None,
+    jobs: frozenset[str] = frozenset(),
+) -> SourceFindings:
+    """What `source` is and gives. Raises UnreadableInput.
+
+    `shapes`: for large logs and for measurements (see LogScan); `jobs`: the job ids that the inputs are about, where any tells.
+    """
     with LineReader(source) as reader:
         guessed, stamps = guess(reader.head), Stamps(clock)
         if guessed.kind in (Kind.EMPTY, Kind.BINARY):
@@ -64,7 +75,7 @@ def scan_source(source: Source, matcher: Matcher, clock: Clock, jobs: frozenset[
                 return SourceFindings(read, found, document)
         node_log = guessed.kind in NODE_LOGS
         maker = LineMaker(source.path, stamps, Trust.NODE if node_log else Trust.JOB, guessed.kind is Kind.JOURNAL)
-        found = LogScan(matcher, maker).run(reader)
+        found = LogScan(matcher, maker, shapes).run(reader)
         kind = guessed.kind if node_log else Kind.LOG
         return SourceFindings(Input(source.path, kind, reader.lines, reader.bytes, found.kept, reader.note), found)
 
@@ -100,6 +111,7 @@ def combine(parts: Sequence[SourceFindings], rules: Sequence[Rule]) -> Findings:
     return Findings(
         signals=tuple(in_true_time(signal, offsets) for signal in signals),
         spans={rank: span_in_true_time(span, offsets) for rank, span in spans.items()},
+        measurements=tuple(measurement for part in parts for measurement in part.log.measurements),
         inputs=tuple(part.source for part in parts if part.source.path),
         lines=sum(part.source.lines for part in parts),
         last_lines=tuple(line for part in parts for line in part.log.last_lines)[-LAST_LINES * 4 :],
@@ -151,19 +163,24 @@ def compare(parts: Sequence[SourceFindings], matcher: Matcher) -> list[SourceFin
     ]
 
 
-def scan_sources(sources: Sequence[Source], matcher: Matcher, clock: Clock) -> Findings:
+def scan_sources(sources: Sequence[Source], matcher: Matcher, clock: Clock, shapes: ShapePatterns | None = None) -> Findings:
     """Raises UnreadableInput where a source cannot be read."""
     jobs = frozenset(job for source in sources if (job := job_of_path(source.path)) is not None)
-    parts = [scan_source(source, matcher, clock, jobs) for source in sources]
+
+    def scan(source: Source) -> SourceFindings:
+        return scan_source(source, matcher, clock, shapes, jobs)
+
+    processes = processes_for(sources)
+    parts = in_processes(sources, scan, processes) if processes > 1 else [scan(source) for source in sources]
     return combine([*parts, *compare(parts, matcher)], matcher.rules)
 
 
-def scan_inputs(paths: Sequence[str], matcher: Matcher, clock: Clock) -> Findings:
-    """The findings of what a run left under `paths` (files, directories, `-`).
+def scan_inputs(paths: Sequence[str], matcher: Matcher, clock: Clock, shapes: ShapePatterns | None = None) -> Findings:
+    """The findings of what a run left under `paths` (files, directories, `-`); many large files are read at once.
 
     Raises UnreadableInput where a path cannot be read, or where nothing under them can be.
     """
-    findings = scan_sources(find_sources(paths), matcher, clock)
+    findings = scan_sources(find_sources(paths), matcher, clock, shapes)
     if all(read.kind in (Kind.EMPTY, Kind.BINARY) for read in findings.inputs):
         told = "; ".join(f"{read.path} is {read.note}" for read in findings.inputs[:3])
         raise UnreadableInput(f"nothing to diagnose: {told}")

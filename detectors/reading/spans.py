@@ -14,7 +14,7 @@ __all__ = ["SpanTracker"]
 
 # Ranks missing from the end of a block beyond this many are looked for line by line instead of one by one.
 FEW = 12
-TAIL_BYTES = 1 << 16
+TAIL_BYTES = 1 << 15
 PREFIX_BYTES = 40
 # How far back from the end of a block a rank's last stamp is looked for where its last line has none.
 MAX_UNSTAMPED = 2_000
@@ -42,6 +42,11 @@ class SpanTracker:
     def __init__(self, maker: LineMaker) -> None:
         self._maker = maker
         self._tracks: dict[int, Track] = {}
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks were seen so far."""
+        return len(self._tracks)
 
     def observe(self, first: int, data: bytes, lines: int, whole: bool) -> None:
         """`data` holds `lines` whole lines that follow one another from number `first`."""

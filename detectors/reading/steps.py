@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from detectors.reading.ledger import Entry
 from detectors.reading.lines import LineMaker
 from detectors.reading.skew import StepPoint
-from rules.matcher import Matcher
+from rules.matcher import Matcher, PatternSet, expressions_of
+from rules.pack import Mark
 
-__all__ = ["StepLog"]
+__all__ = ["ProgressFinder", "StepLog"]
 
 # Of the completed steps before a signal, this many are looked at for the last of each rank.
 STEPS_BEFORE = 512
@@ -18,6 +21,21 @@ STEPS_AFTER = 256
 MAX_STEPS = 20_000
 # More than these tell no more of the ranks' clocks.
 MAX_POINTS = 512
+
+
+class ProgressFinder:
+    """Finds completed steps alone: the routine rules that mark progress, apart from all others."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        marking = [(index, rule) for index, rule in enumerate(matcher.rules) if rule.marks is Mark.PROGRESS]
+        self._rules = [index for index, rule in marking for _ in rule.any]
+        self._patterns = PatternSet(expressions_of([replace(rule, all=(), none=()) for _, rule in marking]).search)
+
+    def find(self, lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+        """(rule, index of the line) of each completed step in `lines`."""
+        if lines:
+            for line, pattern in self._patterns.find(b"\n".join(lines) + b"\n"):
+                yield self._rules[pattern], line
 
 
 class StepLog:
@@ -40,7 +58,7 @@ class StepLog:
 
     def note(self, rule: int, number: int, raw: bytes) -> None:
         """Line `number` tells of a completed step."""
-        if number == self._no_step:
+        if number == self._no_step or (self._waiting and number <= self._waiting[-1][1]):
             return
         self._waiting.append((rule, number, raw))
         if self._patience:

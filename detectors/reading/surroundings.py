@@ -28,17 +28,34 @@ SUMMARY_TITLE = re.compile(r"Root Cause \(first observed failure\):|Other Failur
 
 
 class Surroundings:
-    """The lines around a match: those of its block and the end of the block before. `first` is the number of the first line."""
+    """The lines around a match: those of its block and the end of the block before."""
 
     def __init__(self) -> None:
         self._lines: Sequence[bytes] = ()
         self._first = 1
+        self._before = b""
 
-    def move(self, first: int, lines: list[bytes]) -> None:
-        """Go on to the next block; what went before stays in reach as far as a record can span."""
-        before = list(self._lines[-MAX_DISTANCE:])
-        self._lines = before + lines
-        self._first = first - len(before)
+    def move(self, first: int, lines: Sequence[bytes], before: bytes) -> None:
+        """Go on to the block of `lines`, numbered from `first`; `before` is the block before it."""
+        self._lines = lines
+        self._first = first
+        self._before = before
+
+    def _reach_back(self) -> None:
+        """Take in the end of the block before, which most matches never need."""
+        if self._before:
+            above = self._before.rsplit(b"\n", MAX_DISTANCE + 1)[-MAX_DISTANCE - 1 : -1]
+            self._lines = [*above, *self._lines]
+            self._first -= len(above)
+            self._before = b""
+
+    def above(self, number: int, most: int) -> tuple[int, Sequence[bytes]]:
+        """At most `most` lines before line `number`, and the number of the first of them."""
+        if number - most < self._first:
+            self._reach_back()
+        end = number - self._first
+        start = max(0, end - most)
+        return self._first + start, self._lines[start:end]
 
     def is_frame(self, maker: LineMaker, number: int, rest: str) -> bool:
         """Whether line `number`, whose text after its prefixes is `rest`, is part of a traceback's frames."""
@@ -59,11 +76,14 @@ class Surroundings:
 
     def _upwards(self, maker: LineMaker, number: int) -> Iterator[str]:
         """The texts of the lines above `number` that the same rank wrote, nearest first, without their prefixes."""
-        index = number - self._first
-        rank = maker.rank(self._lines[index])
+        rank = maker.rank(self._lines[number - self._first])
         found = 0
-        for other in range(index - 1, max(-1, index - MAX_DISTANCE), -1):
-            raw = self._lines[other]
+        for above in range(number - 1, max(0, number - MAX_DISTANCE), -1):
+            if above < self._first:
+                self._reach_back()
+                if above < self._first:
+                    return
+            raw = self._lines[above - self._first]
             if maker.rank(raw) != rank:
                 continue
             yield origin_of_text(line_text(raw))[1]

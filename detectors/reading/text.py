@@ -27,26 +27,23 @@ RANK_INSIDE_CHARS = 256
 ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])")
 QUICK = re.compile(rb"\[(?:default(\d{1,6})\]:(?: ?\[rank(\d{1,6})\]:)?|rank(\d{1,6})\]:)")
 
-RANK_PREFIXES = (
-    re.compile(r"\[default(?P<local>\d{1,6})\]:? ?"),
-    re.compile(r"\[(?:rank|trainer|worker|role)(?P<rank>\d{1,6})\]:? ?"),
-    re.compile(r"\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?"),
-    re.compile(r" {0,5}(?P<rank>\d{1,6}): ?(?!\d\d:)"),
+# What may stand before the text of a line, again and again; the groups say what a prefix names (PREFIX_MEANINGS).
+PREFIX = re.compile(
+    r"\[default(?P<local>\d{1,6})\]:? ?"
+    r"|\[(?:rank|trainer|worker|role)(?P<rank1>\d{1,6})\]:? ?"
+    r"|\[\d+,(?P<rank2>\d{1,6})\]<std(?:out|err)>: ?"
+    r"| {0,5}(?P<rank3>\d{1,6}): ?(?!\d\d:)"
+    r"|\([\w./-]+ (?:rank=(?P<rank4>\d+) ?,? ?)?pid=\d+(?:, ip=(?P<node1>[\w.:-]+))?\) ?"
+    r"|(?P<node2>[a-zA-Z][\w.-]*):\d+:\d+ \[\d+\] "
+    r"|\[pod/(?P<node3>[\w.-]+)/[\w.-]+\] ?"
+    r"|\[(?P<node4>(?=[\w.-]*[\d-])[a-z][a-z0-9.]*(?:-[a-z0-9.]+)*)\]:? "
+    r"|(?!(?:eth|ib|sd|nvme|mlx|md|dm|nfs|cpu|gpu|bond|docker|veth|loop|en[ops]|hfi|nvidia-nvswitch)[a-z]?\d)"
+    r"(?P<node5>[a-z][a-z0-9]*(?:[-.][a-z0-9]+)*\d[a-z0-9.]*|[a-z]+-[a-z0-9-]*\d): (?=\S)"
+    r"|(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
+    r" (?P<node6>[a-zA-Z][\w.-]*) (?=[\w./-]+(?:\[\d+\])?: )"
 )
-NODE_PREFIXES = (
-    re.compile(r"\([\w./-]+ (?:rank=(?P<rank>\d+) ?,? ?)?pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?"),
-    re.compile(r"(?P<node>[a-zA-Z][\w.-]*):\d+:\d+ \[\d+\] "),
-    re.compile(r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),
-    re.compile(r"\[(?P<node>(?=[\w.-]*[\d-])[a-z][a-z0-9.]*(?:-[a-z0-9.]+)*)\]:? "),
-    re.compile(
-        r"(?!(?:eth|ib|sd|nvme|mlx|md|dm|nfs|cpu|gpu|bond|docker|veth|loop|en[ops]|hfi|nvidia-nvswitch)[a-z]?\d)"
-        r"(?P<node>[a-z][a-z0-9]*(?:[-.][a-z0-9]+)*\d[a-z0-9.]*|[a-z]+-[a-z0-9-]*\d): (?=\S)"
-    ),
-    re.compile(
-        r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
-        r" (?P<node>[a-zA-Z][\w.-]*) (?=[\w./-]+(?:\[\d+\])?: )"
-    ),
-)
+PREFIX_MEANINGS = tuple((index, name.rstrip("0123456789")) for name, index in PREFIX.groupindex.items())
+ABSENT = (-1, -1)
 # A process says which rank it is: torch's `[Rank 3]` and `[PG 0 (default_pg) Rank 3]`, loguru-like `rank=3]`.
 RANK_INSIDE = re.compile(r"\[(?:PG [^\]]{0,80}? )?[Rr]ank[ =:]?(?P<rank>\d{1,6})\]|[,\[ ]rank[ =](?P<also>\d{1,6})\]")
 
@@ -117,29 +114,23 @@ class Prefixes:
 
 def read_prefixes(text: str) -> Prefixes:
     """The innermost rank stands, the outermost node."""
-    rank: tuple[int, int] | None = None
-    local: tuple[int, int] | None = None
-    node: str | None = None
+    found: dict[str, tuple[int, int]] = {}
     position = 0
     for _ in range(MAX_PREFIXES):
-        for pattern in RANK_PREFIXES + NODE_PREFIXES:
-            match = pattern.match(text, position)
-            if match and match.end() > position:
-                fields = match.groupdict()
-                if fields.get("rank"):
-                    rank = match.span("rank")
-                if fields.get("local"):
-                    local = match.span("local")
-                node = node or fields.get("node")
-                position = match.end()
-                break
-        else:
+        match = PREFIX.match(text, position)
+        if match is None or match.end() == position:
             break
+        position = match.end()
+        spans = match.regs
+        for index, meaning in PREFIX_MEANINGS:
+            if spans[index] != ABSENT and (meaning != "node" or meaning not in found):
+                found[meaning] = spans[index]
+    rank, node = found.get("rank"), found.get("node")
     if rank is None:
         inside = RANK_INSIDE.search(text, position, position + RANK_INSIDE_CHARS)
         if inside:
             rank = inside.span("rank" if inside["rank"] else "also")
-    return Prefixes(rank, local, node, position)
+    return Prefixes(rank, found.get("local"), text[slice(*node)] if node else None, position)
 
 
 def origin_of_text(text: str) -> tuple[Origin, str]:
@@ -163,4 +154,4 @@ def rank_span(line: bytes) -> tuple[int, int] | None:
 
 def torn_parts(text: str) -> list[str]:
     """`text` cut where a second writer's rank prefix stands in the middle of it; one part where nobody tore it."""
-    return TEAR.split(text)
+    return TEAR.split(text) if text.find("[rank", 1) > 0 or text.find("[default", 1) > 0 else [text]

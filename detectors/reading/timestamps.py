@@ -53,8 +53,9 @@ class Stamps:
     """Reads the stamps of one source, line after line. `clock` gives the present, in seconds since the epoch.
 
     A stamp without a year gets the year that brings it nearest to the stamp before it, or, as the first one, the latest year that
-    does not put it in the future; one without a zone is taken as UTC; a time of day alone gets the day of the stamp before it, and the next day where it runs backwards. A stamp in the future is none: the
-    clock or the text that made it is wrong. Kernel seconds count from a boot that nobody names, so they are no stamp either.
+    does not put it in the future; one without a zone is taken as UTC; a time of day alone gets the day that brings it nearest to
+    the stamp before it, so that it runs on over midnight. A stamp in the future is none: the clock or the text that made it is
+    wrong. Kernel seconds count from a boot that nobody names, so they are no stamp either.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -121,5 +122,7 @@ class Stamps:
         time = anchor - anchor % DAY_SECONDS + of_day
         if self._last is None:
             return time if time <= anchor else time - DAY_SECONDS
-        # Within half a day backwards is another writer's disorder; more is the next day.
-        return time + DAY_SECONDS if time < anchor - DAY_SECONDS / 2 else time
+        # Lines are not read strictly in order: the nearest day is meant.
+        if time < anchor - DAY_SECONDS / 2:
+            return time + DAY_SECONDS
+        return time - DAY_SECONDS if time > anchor + DAY_SECONDS / 2 else time
