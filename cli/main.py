@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("evaluate", "measure diagnoses against a labelled corpus"),
     "serve": ("serve", "the service: API, dashboard, ingest, recovery"),
     "migrate": ("migrate", "bring the service's database to this version's schema"),
+    "freeze": ("freeze", "stop all action of the service at the next safe point, or let it go on"),
     "token": ("token", "make, list, rotate and revoke bearer tokens of the service"),
     "compress": ("compress", "drop the routine lines of a log, keep the others under their numbers"),
     "rules": ("rules", "list, show, check and compile what is known; explain a line"),

@@ -22,6 +22,7 @@ __all__ = ["Identity", "ServiceLink", "parse_command"]
 BEAT_SECONDS = 1.0
 POLL_SECONDS = 20.0
 RETRY_SECONDS = 1.0
+ASK_SECONDS = 2.0
 IDLE_SECONDS = 0.2
 # The lines of a failed rank go first; a service that takes them slowly must not delay the report itself for longer than this.
 FLUSH_SECONDS = 2.0
@@ -102,6 +103,7 @@ class ServiceLink:
         self._wake = threading.Event()
         self._sending = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._undecided: tuple[Outgoing, float] | None = None
 
     def start(self) -> None:
         lease = self._identity.lease_document()
@@ -118,12 +120,18 @@ class ServiceLink:
         self._wake.set()
 
     def report_failure(self, document: Mapping[str, Any], after_batch: int) -> None:
-        def answered(answer: Any) -> None:
-            self._put(Heard(accepted=True, approval=isinstance(answer, dict) and answer.get("mode") == "approve"))
+        """Report it, and again under the same key while nothing is decided: a person may have to approve first."""
 
-        self.report(Outgoing(lambda client: client.report_failure(self._job, document), "the failure", after_batch, answered))
+        def answered(answer: Any) -> None:
+            told = answer if isinstance(answer, dict) else {}
+            self._put(Heard(accepted=True, approval=told.get("mode") == "approve"))
+            self._undecided = (report, time.monotonic() + ASK_SECONDS) if told.get("directive") == "wait" else None
+
+        report = Outgoing(lambda client: client.report_failure(self._job, document), "the failure", after_batch, answered)
+        self.report(report)
 
     def report_attempt(self, document: Mapping[str, Any]) -> None:
+        self._undecided = None
         self.report(Outgoing(lambda client: client.report_attempt(self._job, document), "the attempt"))
 
     def report_result(self, command: int, document: Mapping[str, Any]) -> None:
@@ -164,6 +172,10 @@ class ServiceLink:
                 document = self._beat()
                 if document is not None and self._registered.is_set():
                     client.heartbeat(self._job, document)
+                undecided = self._undecided
+                if undecided is not None and time.monotonic() >= undecided[1]:
+                    self._undecided = None
+                    self.report(undecided[0])
                 self._heard()
             except ServiceUnavailable as problem:
                 self._unheard(problem)
@@ -199,6 +211,7 @@ class ServiceLink:
                     continue
                 self.after = max(self.after, command.id)
                 if row.get("job") == self._job:
+                    self._undecided = None
                     self._put(CommandArrived(command, time.time()))
             if not rows:
                 # A service that answers at once instead of waiting is not asked in a tight loop.

@@ -15,7 +15,7 @@ from fastapi.staticfiles import StaticFiles
 from rules.artefact import load_matcher
 from rules.pack import PACK_FOLDER
 from service.access import bootstrap
-from service.api import alerts, approvals, commands, events, failures, fleet, health, incidents, jobs, logs, nodes
+from service.api import actions, alerts, approvals, commands, events, failures, fleet, health, incidents, jobs, logs, nodes
 from service.dashboard import pages
 from service.dashboard.rendering import STATIC
 from service.diagnoses import Diagnoses
@@ -83,7 +83,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     doors = (logs.LOGS_PATH, logs.LOKI_PATH, logs.OTLP_PATH, logs.DIAGNOSE_PATH)
     limits = dict.fromkeys((*doors, alerts.PATH), settings.max_body_bytes)
     app.add_middleware(Gate, limits=limits, doors=frozenset(doors), max_held_bytes=settings.max_waiting_bytes)
-    for module in (alerts, approvals, commands, events, failures, fleet, health, incidents, jobs, logs, nodes):
+    for module in (actions, alerts, approvals, commands, events, failures, fleet, health, incidents, jobs, logs, nodes):
         app.include_router(module.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

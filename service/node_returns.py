@@ -125,6 +125,12 @@ class NodeReturns:
         session.flush()
         return row
 
+    def would_call(self, node: str, incident: int | None, generation: int, *, why: str, reset: bool) -> list[str]:
+        """The exact calls that taking this node out would make."""
+        wanted = (Operation.CORDON, Operation.RESET_GPU) if reset else (Operation.CORDON,)
+        values = Values(node, "dry-run", incident="" if incident is None else str(incident), generation=generation, why=why)
+        return [render(operation, self.templates[operation], values).text for operation in wanted if operation in self.templates]
+
     def state_of(self, row: NodeReturn) -> ReturnState:
         return STATE.validate_python(row.state)
 

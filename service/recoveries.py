@@ -11,17 +11,18 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from recovery.decision import CLUSTER_ACTIONS, DirectiveKind
+from recovery.decision import CLUSTER_ACTIONS, Action, DirectiveKind, Mode
+from recovery.drivers.local import agent_commands
 from recovery.envelope import review
 from recovery.node_return import Faulted
-from recovery.policy import decide
+from recovery.policy import Situation, decide
 from recovery.states import (
     Act,
     AskApproval,
@@ -131,6 +132,41 @@ class Recoveries:
         """What launchers are told now: the decided answer, the same for ever, or `wait`."""
         row = session.get_one(RecoveryRow, recovery_id)
         return row.directive or waiting_directive(row.id, row.incident_id, STATE.validate_python(row.state))
+
+    def dry_run(self, session: Session, row: RecoveryRow) -> dict[str, Any]:
+        """What mode auto would do about this failure now, with the exact commands; nothing is stored."""
+        state, now = STATE.validate_python(row.state), self.clock()
+        situation = self._situation(session, row, state, Decide(state.escalation, (), ()), None, now)
+        decision = decide(replace(situation, modes=dict.fromkeys(Action, Mode.AUTO), frozen=None))
+        job = session.get_one(Job, row.job)
+        act = Act(decision, max(job.generation, state.generation) + 1, now + self.limits.act_seconds)
+        nodes = nodes_of(job, current_attempt(session, row.job))
+        told = (
+            ()
+            if decision.directive is DirectiveKind.NONE
+            else agent_commands(act, recovery=str(row.id), job=row.job, nodes=nodes)
+        )
+        taken = review(decision.exclude, fleet_of(session, now), now).take if decision.action in CLUSTER_ACTIONS else ()
+        reset = decision.action is Action.RESET_GPU
+        calls = [
+            text
+            for node in taken
+            for text in self.returns.would_call(node, row.incident_id, act.generation, why=decision.why[0], reset=reset)
+        ]
+        return {
+            "decision": DECISION.dump_python(decision, mode="json"),
+            "commands": [
+                {"node": command.node, "kind": command.kind, "generation": command.generation, "args": dict(command.args)}
+                for command in (told if decision.directive is not DirectiveKind.NONE else ())
+            ],
+            "calls": calls,
+        }
+
+    def _situation(
+        self, session: Session, row: RecoveryRow, state: Recovery, asked: Decide, diagnosis: Diagnosis | None, now: float
+    ) -> Situation:
+        known = diagnosis or _stored_diagnosis(session, row)
+        return situation_of(session, row, state, known, asked, now, self.rules, self._leases_known(now))
 
     def state_of(self, row: RecoveryRow) -> Recovery:
         return STATE.validate_python(row.state)
@@ -274,8 +310,7 @@ class Recoveries:
         now = self.clock()
         match command:
             case Decide():
-                known = diagnosis or _stored_diagnosis(session, row)
-                situation = situation_of(session, row, state, known, command, now, self.rules, self._leases_known(now))
+                situation = self._situation(session, row, state, command, diagnosis, now)
                 return Decided(now, decide(situation))
             case AskApproval():
                 incident = session.get_one(Incident, row.incident_id)

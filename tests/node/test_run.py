@@ -289,3 +289,17 @@ def test_agent_and_command_line_never_load_torch() -> None:
     code = "import sys; import cli.main, cli.run, node.launch, node.agent, node.keeper; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.stdout == "False\n", done.stderr
+
+
+def test_an_undecided_failure_is_asked_about_again_under_the_same_key(runs: Runs, peer: Peer, script: Path, flag: Path) -> None:
+    def reported(failure: dict[str, Any]) -> None:
+        if len(peer.posted("/failures")) > 1:
+            restart_row(peer)(failure)
+
+    peer.on_failure = reported
+    process = runs.start(script, str(flag), "raise", "1")
+    wait_for(lambda: peer.posted("commands/1/result"))
+    flag.touch()
+    assert process.wait(30) == 0
+    first, second = peer.posted("/failures")
+    assert first["idempotency_key"] == second["idempotency_key"]

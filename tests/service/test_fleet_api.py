@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from recovery.drivers.command import parse_templates
 from tests.service.scripted_agent import ScriptedAgent
 from tests.service.test_approvals import commands, fallen_off_the_bus, service_of, set_mode
 
@@ -94,6 +95,24 @@ def test_a_free_spare_takes_the_place_of_the_isolated_node(client: TestClient, a
     assert client.put("/api/v1/nodes/n7/place", json={"rack": "r2", "is_spare": True}).status_code == 200
     answer = agent.fail(wait=60)
     assert (answer["directive"], answer["nodes"]["use"]) == ("restart", ["n1", "n7"])
+
+
+def test_a_dry_run_shows_the_exact_commands_and_does_nothing(client: TestClient, agent: ScriptedAgent) -> None:
+    set_mode(client, isolate="observe")
+    service_of(client).recoveries.returns.templates = parse_templates(
+        {"cordon": {"command": ["scontrol", "update", "NodeName={node}", "State=DRAIN", "Reason={why}"]}}
+    )
+    answer = agent.fail(wait=60)
+    assert answer["directive"] == "restart"
+    done = commands(client)
+    dry = client.get(f"/api/v1/incidents/{answer['incident']}/dry-run").json()
+    assert dry["decision"]["action"] == "isolate"
+    assert [(told["node"], told["kind"]) for told in dry["commands"]] == [("n1", "restart_ranks"), ("n2", "stop_ranks")]
+    assert dry["calls"][0].startswith("scontrol update NodeName=n2 State=DRAIN 'Reason=pitstop 1: gpu_fallen_off_bus")
+    assert commands(client) == done
+    assert returns(client) == []
+    (action,) = client.get("/api/v1/actions?job=gpt").json()["items"]
+    assert (action["action"], action["decided_by"], action["state"]) == ("restart", "policy", "issued")
 
 
 def test_a_caller_without_a_token_takes_no_node_out(client: TestClient, agent: ScriptedAgent) -> None:
