@@ -15,11 +15,26 @@ from fastapi.staticfiles import StaticFiles
 from rules.artefact import load_matcher
 from rules.pack import PACK_FOLDER
 from service.access import bootstrap
-from service.api import actions, alerts, approvals, commands, events, failures, fleet, health, incidents, jobs, logs, nodes
+from service.api import (
+    actions,
+    alerts,
+    approvals,
+    collectors,
+    commands,
+    events,
+    failures,
+    fleet,
+    health,
+    incidents,
+    jobs,
+    logs,
+    nodes,
+)
 from service.dashboard import pages
 from service.dashboard.rendering import STATIC
 from service.diagnoses import Diagnoses
 from service.driver_calls import DriverCalls, load_templates
+from service.duties import Duties, Duty
 from service.eventstream import EventWatch
 from service.gate import Gate
 from service.ingest.intake import Intake
@@ -30,12 +45,30 @@ from service.migration import migrate
 from service.node_returns import NodeReturns
 from service.problems import install_problems
 from service.recoveries import Recoveries
+from service.retention import Retention, Storage
 from service.settings import Settings
 from service.state import Service
 from service.store import Clock, Store
 from service.supervisor import Supervisor
 
 __all__ = ["create_app"]
+
+RETENTION_SECONDS = 20.0
+ROUTES = (
+    actions,
+    alerts,
+    approvals,
+    collectors,
+    commands,
+    events,
+    failures,
+    fleet,
+    health,
+    incidents,
+    jobs,
+    logs,
+    nodes,
+)
 
 
 def create_app(settings: Settings, clock: Clock = time.time, shared_pool: MatcherPool | None = None) -> FastAPI:
@@ -57,21 +90,25 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         rules = (await to_thread.run_sync(load_matcher, folder)).rules
         pool = shared_pool or MatcherPool(settings.matcher_processes, settings.max_waiting_bytes, folder)
         writer = ChunkWriter(store, clock, settings.max_waiting_bytes)
-        intake = Intake(pool, writer, metrics)
+        storage = Storage(store, settings)
+        intake = Intake(pool, writer, metrics, storage)
         returns = NodeReturns(store, clock, templates)
         calls = DriverCalls(store, clock, returns)
         diagnose = Diagnoses(store, pool, metrics, clock).of_incident
         recoveries = Recoveries(store, clock, returns, diagnose, rules=rules, started_at=clock())
         supervisor = Supervisor(recoveries, watch, (returns.tick, calls.work))
         service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, clock)
-        service.checks |= {"matcher": pool.check, "writer": writer.check}
+        duties = Duties(store, clock, (Duty("retention", RETENTION_SECONDS, Retention(store, settings, clock).work),))
+        service.checks |= {"matcher": pool.check, "writer": writer.check, "storage": storage.check}
+        service.reports["duties"] = duties.report
         app.state.pitstop = service
-        running = [asyncio.create_task(service.watch.run()), asyncio.create_task(service.supervisor.run())]
+        parts = (service.watch, service.supervisor, duties, storage)
+        running = [asyncio.create_task(part.run()) for part in parts]
         try:
             yield
         finally:
-            service.watch.close()
-            service.supervisor.close()
+            for part in parts:
+                part.close()
             await asyncio.gather(*running)
             if shared_pool is None:
                 await to_thread.run_sync(pool.close)
@@ -83,7 +120,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     doors = (logs.LOGS_PATH, logs.LOKI_PATH, logs.OTLP_PATH, logs.DIAGNOSE_PATH)
     limits = dict.fromkeys((*doors, alerts.PATH), settings.max_body_bytes)
     app.add_middleware(Gate, limits=limits, doors=frozenset(doors), max_held_bytes=settings.max_waiting_bytes)
-    for module in (actions, alerts, approvals, commands, events, failures, fleet, health, incidents, jobs, logs, nodes):
+    for module in ROUTES:
         app.include_router(module.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -51,6 +51,12 @@ class Settings(BaseSettings):
     # What bodies may hold together while they are received and worked on; above it the answer is 503.
     max_waiting_bytes: int = Field(default=64 * MEBIBYTE, ge=MEBIBYTE)
 
+    # Kept lines stay this long, and no longer than there is room: per job in bytes of lines, in all in bytes of the database.
+    log_days: float = Field(default=30, gt=0)
+    event_days: float = Field(default=7, gt=0)
+    max_job_log_bytes: int = Field(default=4 * 1024 * MEBIBYTE, ge=MEBIBYTE)
+    max_stored_bytes: int = Field(default=20 * 1024 * MEBIBYTE, ge=MEBIBYTE)
+
     lease_seconds: float = Field(default=3.0, gt=0)
     flap_hold_seconds: float = Field(default=600.0, ge=0)
 

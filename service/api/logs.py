@@ -53,19 +53,21 @@ async def take(request: Request, service: Service, principal: Principal, door: D
         received_at=service.clock(),
         vouching_node=principal.binding[0] if principal.role is Role.NODE and principal.binding else None,
     )
+    origin = f"{door}/{source[:200]}"
     try:
-        return await service.intake.take(body, f"{door}/{source[:200]}", batch_id)
+        return await service.intake.take(body, origin, batch_id)
     except TooLarge as error:
-        raise refused(service, door, "too large", Problem(413, str(error))) from None
+        raise refused(service, door, origin, "too large", Problem(413, str(error))) from None
     except ProtocolError as error:
-        raise refused(service, door, "malformed", Problem(400, str(error))) from None
+        raise refused(service, door, origin, "malformed", Problem(400, str(error))) from None
     except (Overloaded, MatcherDied, WriteFailed) as error:
         retry = Problem(503, str(error), headers={"Retry-After": RETRY_SECONDS})
-        raise refused(service, door, "overload" if isinstance(error, Overloaded) else "failed", retry) from None
+        raise refused(service, door, origin, "overload" if isinstance(error, Overloaded) else "failed", retry) from None
 
 
-def refused(service: Service, door: Door, why: str, problem: Problem) -> Problem:
+def refused(service: Service, door: Door, origin: str, why: str, problem: Problem) -> Problem:
     service.metrics.refused.labels(door, why).inc()
+    service.intake.note_error(origin, door, problem.detail)
     return problem
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from service.ingest.matching import MatcherPool, Tools
+from service.ingest.matching import MatcherPool, Overloaded, Tools
 from service.ingest.preparation import Body, Door, Prepared
 from service.ingest.writer import Acknowledged, ChunkWriter
 from service.metrics import Metrics
+from service.retention import Storage
 
 __all__ = ["Intake", "Taken"]
 
@@ -28,8 +29,9 @@ def prepare_body(tools: Tools, body: Body) -> Prepared:
 class Intake:
     """Hands bodies on as bytes; the event loop that awaits it never looks inside."""
 
-    def __init__(self, pool: MatcherPool, writer: ChunkWriter, metrics: Metrics) -> None:
+    def __init__(self, pool: MatcherPool, writer: ChunkWriter, metrics: Metrics, storage: Storage) -> None:
         self._pool = pool
+        self._storage = storage
         self._writer = writer
         self._metrics = metrics
 
@@ -38,6 +40,8 @@ class Intake:
 
         Without a `batch_id` of its sender's, a Loki or OTLP body sent again is known by its content.
         """
+        if self._storage.refusal is not None:
+            raise Overloaded(self._storage.refusal)
         prepared = await asyncio.wrap_future(self._pool.submit(len(body.data), prepare_body, body))
         named = batch_id is not None
         if batch_id is None and body.door is not Door.NDJSON:
@@ -49,3 +53,7 @@ class Intake:
             self._metrics.bytes.labels(body.door).inc(prepared.bytes)
             self._metrics.dropped.labels(body.door).inc(prepared.dropped)
         return Taken(prepared, stored)
+
+    def note_error(self, origin: str, door: Door, why: str) -> None:
+        """A body of this source was refused."""
+        self._writer.origins.note_error(origin, door.value, why)

@@ -15,11 +15,12 @@ from sqlalchemy.orm import Session
 
 from service.chunks import ChunkEncoder, decode_chunk
 from service.ingest.matching import Overloaded
+from service.ingest.origins import OriginCounts, Origins, write_counts
 from service.ingest.preparation import Door, Prepared, PreparedStream
 from service.ingest.recent import DIGEST_BYTES, RECENT_SECONDS, RecentDigests
 from service.store import Clock, Store
 from service.store.database import hold_lock, insert_or_add
-from service.store.logs import Batch, Chunk, DroppedLines, Origin, Stream
+from service.store.logs import Batch, Chunk, DroppedLines, Stream
 
 __all__ = ["Acknowledged", "ChunkWriter", "WriteFailed"]
 
@@ -29,6 +30,7 @@ GROUP_BYTES = 16 * 1024 * 1024
 GROUP_BATCHES = 256
 CHUNK_RAW_BYTES = 1024 * 1024
 KNOWN_STREAMS = 100_000
+IDLE_SECONDS = 1.0
 
 
 class WriteFailed(RuntimeError):
@@ -69,6 +71,7 @@ class ChunkWriter:
         self._streams: dict[str, int] = {}
         self._recent = RecentDigests()
         self._encoder = ChunkEncoder()
+        self.origins = Origins()
         self._max_waiting_bytes = max_waiting_bytes
         self._lock = threading.Lock()
         self._closing = False
@@ -100,8 +103,13 @@ class ChunkWriter:
     def _run(self) -> None:
         ending = False
         while not ending:
-            first = self._queue.get()
+            try:
+                first = self._queue.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                self._write_errors()
+                continue
             if first is None:
+                self._write_errors()
                 return
             group, size = [first], first.size
             while size < GROUP_BYTES and len(group) < GROUP_BATCHES:
@@ -115,6 +123,16 @@ class ChunkWriter:
                 group.append(more)
                 size += more.size
             self._commit(group)
+
+    def _write_errors(self) -> None:
+        """Errors of sources that send nothing else."""
+        counted = self.origins.take_errors()
+        if counted:
+            try:
+                with self._store.writing() as session:
+                    write_counts(session, counted, {}, self._clock())
+            except SQLAlchemyError as error:
+                log.error("counts of refused bodies could not be stored: %s", str(error).splitlines()[0])
 
     def _commit(self, group: Sequence[Pending]) -> None:
         try:
@@ -249,54 +267,26 @@ class ChunkWriter:
 
     def _count(self, session: Session, group: Sequence[Pending], ids: dict[str, int], now: float) -> None:
         dropped: dict[tuple[int, str], int] = {}
-        origins: dict[str, dict[str, object]] = {}
+        counted = self.origins.take_errors()
         for pending in group:
             prepared = pending.prepared
             for stream in prepared.streams:
                 for rule, lines in stream.dropped.items():
                     place = (ids[stream.key], rule)
                     dropped[place] = dropped.get(place, 0) + lines
-            row = origins.setdefault(
-                pending.origin,
-                {
-                    "name": pending.origin,
-                    "protocol": pending.door.value,
-                    "first_seen": now,
-                    "last_seen": now,
-                    "last_line_time": None,
-                    "lag_seconds": None,
-                    "lines": 0,
-                    "bytes": 0,
-                    "dropped": 0,
-                    "errors": 0,
-                    "report": {},
-                },
-            )
-            add(row, "lines", prepared.accepted)
-            add(row, "bytes", prepared.bytes)
-            add(row, "dropped", prepared.dropped)
-            add(row, "errors", prepared.rejected)
-            if prepared.last_line_time is not None:
-                row["last_line_time"] = prepared.last_line_time
-                row["lag_seconds"] = max(0.0, now - prepared.last_line_time)
+            counts = counted.setdefault(pending.origin, OriginCounts(pending.door.value))
+            counts.lines += prepared.accepted
+            counts.bytes += prepared.bytes
+            counts.dropped += prepared.dropped
+            counts.errors += prepared.rejected
+            counts.last_error = prepared.why_rejected or counts.last_error
+            counts.last_line_time = prepared.last_line_time or counts.last_line_time
         if dropped:
             rows = [{"stream_id": place[0], "rule": place[1], "lines": lines} for place, lines in sorted(dropped.items())]
             insert_or_add(session, DroppedLines, rows, keys=("stream_id", "rule"), added=("lines",))
-        if origins:
-            insert_or_add(
-                session,
-                Origin,
-                [origins[name] for name in sorted(origins)],
-                keys=("name",),
-                added=("lines", "bytes", "dropped", "errors"),
-                replaced=("last_seen", "last_line_time", "lag_seconds", "protocol"),
-            )
-
-
-def add(row: dict[str, object], name: str, value: int) -> None:
-    before = row[name]
-    assert isinstance(before, int)
-    row[name] = before + value
+        if counted:
+            rates = {name: self.origins.rate(name, counts.lines, now) for name, counts in counted.items()}
+            write_counts(session, counted, rates, now)
 
 
 def new_stream(stream: PreparedStream, origin: str, now: float) -> Stream:

@@ -1,0 +1,179 @@
+"""How long what is stored stays: lines by age and bytes, per job and in all; what open incidents rest on stays with them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from anyio import to_thread
+from sqlalchemy import Select, delete, func, select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.ingest.recent import RECENT_SECONDS
+from service.settings import Settings
+from service.store import Clock, Store
+from service.store.events import Event
+from service.store.incidents import Failure, Incident
+from service.store.logs import Batch, Chunk, RecentRecords, Stream
+from service.timeline import IncidentState, move
+
+__all__ = ["Retention", "Storage", "used_bytes"]
+
+log = logging.getLogger("pitstop.service")
+
+MEASURE_SECONDS = 5.0
+# Deleted in one transaction: the writer of kept lines waits for no more than that.
+CHUNKS_AT_ONCE = 200
+# When the budget is nearly used, the oldest goes until this much of it is.
+FULL, TRIM_ABOVE, TRIM_TO = 0.95, 0.90, 0.85
+NAMED_BATCH_SECONDS = 7 * 86400.0
+
+
+def used_bytes(store: Store) -> int:
+    """What the database holds, without the room that deleted rows left."""
+    with store.reading() as session:
+        if store.is_sqlite:
+            pages = session.scalar(text("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count"))
+            return int(pages or 0) * int(session.scalar(text("SELECT page_size FROM pragma_page_size")) or 0)
+        return int(session.scalar(text("SELECT pg_database_size(current_database())")) or 0)
+
+
+class Storage:
+    """Whether there is room for more lines; measured every few seconds, asked for every body."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._stopping = asyncio.Event()
+        self.refusal: str | None = None
+        self.used = 0
+
+    async def run(self) -> None:
+        """Measure until `close`."""
+        while not self._stopping.is_set():
+            try:
+                await to_thread.run_sync(self.measure)
+            except SQLAlchemyError as error:
+                log.warning("the size of the store cannot be measured: %s", str(error).splitlines()[0])
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), MEASURE_SECONDS)
+
+    def close(self) -> None:
+        self._stopping.set()
+
+    def measure(self) -> None:
+        """Look again. The disk counts where the database is a file on it."""
+        self.used = used_bytes(self._store)
+        budget = self._settings.max_stored_bytes
+        self.refusal = None
+        if self.used >= FULL * budget:
+            self.refusal = (
+                f"the store holds {self.used} bytes, {FULL:.0%} of its budget of {budget} or more (PITSTOP_MAX_STORED_BYTES)"
+            )
+        elif self._store.is_sqlite:
+            disk = os.statvfs(Path(self._store.url.database or ".").absolute().parent)
+            if disk.f_blocks and disk.f_bavail < (1 - FULL) * disk.f_blocks:
+                self.refusal = f"the disk under {self._store.url.database} is more than {FULL:.0%} full: make room there"
+
+    def check(self) -> str:
+        """`ok`, or what is wrong, for /readyz."""
+        return self.refusal or "ok"
+
+
+@dataclass(slots=True)
+class Retention:
+    """The duty. Works in small transactions."""
+
+    store: Store
+    settings: Settings
+    clock: Clock
+
+    def work(self) -> None:
+        now = self.clock()
+        self._forget(now)
+        self._settle_incidents(now)
+        self._trim_ages(now)
+        self._trim_jobs()
+        self._trim_all()
+
+    def _forget(self, now: float) -> None:
+        with self.store.writing() as session:
+            session.execute(delete(RecentRecords).where(RecentRecords.stored_at < now - RECENT_SECONDS))
+            session.execute(delete(Batch).where(Batch.stored_at < now - NAMED_BATCH_SECONDS))
+            session.execute(delete(Event).where(Event.time < now - self.settings.event_days * 86400))
+
+    def _settle_incidents(self, now: float) -> None:
+        """A verified recovery stays visible for the hold, in case it does not last; then its incident is closed."""
+        hold = self.settings.flap_hold_seconds
+        with self.store.writing() as session:
+            verified = select(Incident).where(
+                Incident.state == IncidentState.VERIFIED.value, Incident.last_seen < now - hold, Incident.closed_at.is_(None)
+            )
+            for incident in session.scalars(verified.limit(CHUNKS_AT_ONCE)):
+                move(
+                    session,
+                    incident,
+                    IncidentState.RESOLVED,
+                    f"nothing new for {hold / 60:.0f} minutes after it was verified",
+                    at=now,
+                )
+
+    def _trim_ages(self, now: float) -> None:
+        self._delete(deletable().where(Chunk.stored_at < now - self.settings.log_days * 86400))
+
+    def _trim_jobs(self) -> None:
+        limit = self.settings.max_job_log_bytes
+        with self.store.reading() as session:
+            sizes = session.execute(
+                select(Stream.job, func.sum(Chunk.raw_bytes))
+                .join(Chunk, Chunk.stream_id == Stream.id)
+                .where(Stream.job.is_not(None))
+                .group_by(Stream.job)
+                .having(func.sum(Chunk.raw_bytes) > limit)
+            ).all()
+        for job, size in sizes:
+            self._delete(deletable().where(Stream.job == job), size - limit)
+
+    def _trim_all(self) -> None:
+        budget = self.settings.max_stored_bytes
+        used = used_bytes(self.store)
+        if used <= TRIM_ABOVE * budget:
+            return
+        # What a line takes in the store is not known beforehand: delete by bytes of lines, and look again.
+        while used > TRIM_TO * budget and self._delete(deletable(), used - int(TRIM_TO * budget)):
+            used = used_bytes(self.store)
+
+    def _delete(self, chosen: Select[int, int], surplus: int | None = None) -> int:
+        """Delete the oldest of `chosen` until `surplus` bytes of lines are gone, or all of them. Returns the bytes deleted."""
+        deleted = 0
+        while surplus is None or deleted < surplus:
+            ids = []
+            with self.store.writing() as session:
+                for number, size in session.execute(chosen.limit(CHUNKS_AT_ONCE)):
+                    ids.append(number)
+                    deleted += size
+                    if surplus is not None and deleted >= surplus:
+                        break
+                session.execute(delete(Chunk).where(Chunk.id.in_(ids)))
+            if not ids:
+                break
+        return deleted
+
+
+def deletable() -> Select[int, int]:
+    """(id, bytes of lines) of chunks that no open incident rests on, oldest first."""
+    pinned = (
+        select(Failure.id)
+        .join(Incident, Incident.id == Failure.incident_id)
+        .where(
+            Incident.closed_at.is_(None),
+            Failure.job == Stream.job,
+            Failure.attempt == func.coalesce(Stream.attempt, Failure.attempt),
+        )
+        .exists()
+    )
+    return select(Chunk.id, Chunk.raw_bytes).join(Stream, Stream.id == Chunk.stream_id).where(~pinned).order_by(Chunk.id)
