@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from detectors.processes import signal_name
 from rules.signal import Line, Role, Signal, SignalKind, Trust
 
-__all__ = ["EXIT_RULES", "RankExit", "exit_signal", "exit_signals", "first_failure"]
+__all__ = ["EXIT_RULE", "RankExit", "exit_signal", "first_failure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,56 +41,24 @@ class RankExit:
         return "ended with a status nobody could read" if self.code is None else f"exit code {self.code}"
 
 
-# signal -> (rule, reason). The codes are those of an exit, not of a line: no pack holds them.
-EXIT_RULES: dict[int, tuple[str, str]] = {
-    signal.SIGKILL: ("PS-EXIT-SIGKILL", "process_killed_sigkill"),
-    signal.SIGSEGV: ("PS-EXIT-SIGSEGV", "process_segfault"),
-    signal.SIGBUS: ("PS-EXIT-SIGBUS", "process_bus_error"),
-    signal.SIGTERM: ("PS-EXIT-SIGTERM", "terminated_by_sigterm"),
-    signal.SIGINT: ("PS-EXIT-SIGINT", "user_interrupt"),
-    signal.SIGHUP: ("PS-EXIT-SIGHUP", "terminal_hangup"),
-}
-UNATTRIBUTED = ("PS-EXIT", "process_exit_unattributed")
-# Shells and containers report a death by signal as 128 + its number.
-SHELL_OFFSET = 128
+# The rule of rules/packs/life.yaml that reads the line below; what an exit means is ranking's to say.
+EXIT_RULE = "PS-EXIT-001"
+EXIT_PATH = "exit status"
 
 
-def exit_signal(item: RankExit, trust: Trust, node: str | None = None) -> Signal | None:
-    """The signal that one exit is; None where the rank ended well or was ended by us.
+def exit_signal(item: RankExit, trust: Trust, node: str | None = None, number: int = 1) -> Signal | None:
+    """The signal that one exit is, as a line of its own; None where the rank ended well, was ended by us, or nobody knows how.
 
-    A death by signal names its reason; an exit code alone only says that something ended: the lines before it know more.
+    `number` counts exits from 1, as the line number of the quoted evidence.
     """
-    if not item.failed:
+    code = -item.signal if item.signal else item.code
+    if not item.failed or code is None:
         return None
-    number = item.signal
-    if number is None and item.code is not None and item.code - SHELL_OFFSET in EXIT_RULES:
-        number = item.code - SHELL_OFFSET
-    rule, reason = EXIT_RULES.get(number, UNATTRIBUTED) if number is not None else UNATTRIBUTED
-    text = f"rank {item.rank}: {item.description}" + (f": {item.error}" if item.error else "")
-    captures = {"rank": str(item.rank)}
-    if item.code is not None:
-        captures["exit_code"] = str(item.code)
-    if number is not None:
-        captures["signal"] = signal_name(number)
-    line = Line(text, 1, path="exit status", rank=item.rank, node=node, time=item.time, trust=trust)
-    role = Role.ROOT if number is not None else Role.CONTEXT
-    return Signal(rule, reason, role, line, kind=SignalKind.EXIT, captures=captures)
-
-
-def exit_signals(exits: Iterable[RankExit], trust: Trust, node: str | None = None) -> tuple[Signal, ...]:
-    """Signals of all failed ranks, the first observed failure first; ranks that failed after it are its cascade.
-
-    A peer's death breaks the collectives of the others within milliseconds, so that only the first exit may be a root.
-    """
-    signals: list[Signal] = []
-    for item in sorted((item for item in exits if item.failed), key=when):
-        found = exit_signal(item, trust, node)
-        if found is not None:
-            cascade = bool(signals) and found.role is Role.ROOT
-            signals.append(
-                Signal(found.rule, found.reason, Role.CASCADE, found.line, found.kind, found.captures) if cascade else found
-            )
-    return tuple(signals)
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    text = f"rank {item.rank} ended with {how}" + (f" on {node}" if node else "")
+    line = Line(text, number, EXIT_PATH, item.rank, node, item.time or None, trust)
+    captures = {"exit_code": str(code), "rank": str(item.rank)} | ({"node": node} if node else {})
+    return Signal(EXIT_RULE, "", Role.CONTEXT, line, SignalKind.EXIT, captures)
 
 
 def first_failure(exits: Iterable[RankExit]) -> RankExit | None:

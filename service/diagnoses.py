@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +11,11 @@ from sqlalchemy import select
 
 from detectors.reading.scan import combine, scan_source, scan_text
 from detectors.reading.sources import Source
+from detectors.supervisor import RankExit, exit_signal
 from rules.diagnosis import Diagnosis, Evidence
 from rules.findings import Findings
-from rules.pack import Mark, Rule
 from rules.ranking import rank
-from rules.signal import Line, Role, Signal, SignalKind, Trust
+from rules.signal import Line, Role, Signal, Trust
 from rules.taxonomy import NONE, UNKNOWN, load_taxonomy
 from service.chunks import decode_chunk
 from service.ingest.matching import MatcherDied, MatcherPool, Tools
@@ -29,7 +29,9 @@ __all__ = ["Diagnoses", "diagnose_text"]
 
 # Of each attempt, the newest kept lines up to this much are looked at.
 MAX_BYTES = 256 * 1024 * 1024
-EXIT_PATH = "exit status"
+
+# A failure report, and whether the node's own agent vouches for it.
+Report = tuple[dict[str, Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Diagnoses:
 
 def read_attempt(
     store: Store, job: str, attempt: int, generation: int | None
-) -> tuple[tuple[StreamContent, ...], tuple[tuple[dict[str, Any], bool], ...]]:
+) -> tuple[tuple[StreamContent, ...], tuple[Report, ...]]:
     """The attempt's kept lines by stream, and (report, vouched) of each of its failures."""
     contents: dict[str, StreamContent] = {}
     left = MAX_BYTES
@@ -124,11 +126,10 @@ def read_attempt(
     return tuple(contents.values()), reports
 
 
-def rank_contents(
-    tools: Tools, contents: Sequence[StreamContent], reports: Sequence[tuple[dict[str, Any], bool]], now: float
-) -> Diagnosis:
+def rank_contents(tools: Tools, contents: Sequence[StreamContent], reports: Sequence[Report], now: float) -> Diagnosis:
     """Runs in a matcher process."""
     rules = tools.matcher.rules
+    contents = [*contents, *told_errors(contents, reports)]
     named = {content.path: content for content in contents}
     found = combine(
         [scan_source(Source(content.path, content.content), tools.matcher, lambda: now) for content in contents], rules
@@ -141,7 +142,7 @@ def rank_contents(
         replace(signal, line=true(signal.line), last=None if signal.last is None else true(signal.last))
         for signal in found.signals
     )
-    exits = exit_signals(reports, rules)
+    exits = exit_signals(reports)
     findings = replace(found, signals=signals + exits, last_lines=tuple(true(line) for line in found.last_lines))
     diagnosis = rank(findings, rules)
     if reports and diagnosis.reason == NONE:
@@ -150,32 +151,44 @@ def rank_contents(
     return diagnosis
 
 
-def exit_signals(reports: Sequence[tuple[dict[str, Any], bool]], rules: Sequence[Rule]) -> tuple[Signal, ...]:
+def exits_of(report: dict[str, Any]) -> Iterator[tuple[RankExit, str | None]]:
+    """How the ranks of one failure report ended, each with its node."""
+    for entry in report.get("failed") or ():
+        error = entry.get("error")
+        exit_of_rank = RankExit(
+            rank=entry["rank"] if entry.get("rank") is not None else -1,
+            generation=report.get("generation") or 0,
+            code=entry.get("exit_code"),
+            signal=entry.get("signal"),
+            time=entry.get("time") or 0.0,
+            error=error if isinstance(error, str) else None,
+        )
+        yield exit_of_rank, entry.get("node")
+
+
+def exit_signals(reports: Sequence[Report]) -> tuple[Signal, ...]:
     """The reported exit statuses as signals: of trust `node` where the node's own agent vouches for them."""
-    rule = next((rule for rule in rules if rule.marks is Mark.EXIT), None)
-    if rule is None:
-        return ()
     signals: list[Signal] = []
     for report, vouched in reports:
-        for rank_report in report.get("failed") or ():
-            code = rank_report.get("exit_code")
-            if rank_report.get("signal"):
-                code = -int(rank_report["signal"])
-            if code is None:
-                continue
-            number, node = rank_report.get("rank"), rank_report.get("node")
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            line = Line(
-                text=f"rank {number} ended with {how}" + (f" on {node}" if node else ""),
-                number=len(signals) + 1,
-                path=EXIT_PATH,
-                rank=number,
-                node=node,
-                trust=Trust.NODE if vouched else Trust.JOB,
-            )
-            captures = {"exit_code": str(code), "rank": str(number)} | ({"node": node} if node else {})
-            signals.append(Signal(rule.code, rule.reason or UNKNOWN, Role.CONTEXT, line, SignalKind.EXIT, captures))
+        for item, node in exits_of(report):
+            found = exit_signal(item, Trust.NODE if vouched else Trust.JOB, node, len(signals) + 1)
+            if found is not None:
+                signals.append(found)
     return tuple(signals)
+
+
+def told_errors(contents: Sequence[StreamContent], reports: Sequence[Report]) -> list[StreamContent]:
+    """What ranks passed on of their exceptions and their logs do not hold: output may be lost with the process."""
+    told = []
+    for report, _ in reports:
+        for item, node in exits_of(report):
+            text = (item.error or "").encode()
+            if text and not any(content.rank == item.rank and text in content.content for content in contents):
+                lines = text.split(b"\n")
+                path = f"error report of rank {item.rank}"
+                numbers = tuple(range(1, len(lines) + 1))
+                told.append(StreamContent(path, text + b"\n", numbers, item.rank, node, Trust.JOB))
+    return told
 
 
 def unexplained(findings: Findings, exits: Sequence[Signal]) -> Diagnosis:
