@@ -42,7 +42,7 @@ def app(args: Sequence[str], prog_name: str) -> None:
         raise UsageError(str(error)) from None
     if len(sources) != 1:
         raise UsageError(f"{options.path} holds {len(sources)} files; compress takes one, as line numbers are those of one file")
-    compressor = Compressor(compiled.matcher(), compiled.shapes, rank_span)
+    compressor = Compressor(compiled.matcher(), compiled.shapes, rank_span, collect_hits=False)
     try:
         reader = LineReader(sources[0])
     except UnreadableInput as error:

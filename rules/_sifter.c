@@ -357,14 +357,21 @@ static int room_for_lines(Sifter *self) {
     return 0;
 }
 
+/* Appends `item`, which is consumed. */
+static int append(PyObject *list, PyObject *item) {
+    int status = item ? PyList_Append(list, item) : -1;
+    Py_XDECREF(item);
+    return status;
+}
+
 static PyObject *sift(Sifter *self, PyObject *arguments) {
     Py_buffer view;
     long long first_number;
     if (!PyArg_ParseTuple(arguments, "y*L", &view, &first_number))
         return NULL;
-    PyObject *unknown = PyList_New(0);
+    PyObject *indexes = PyList_New(0), *lines = PyList_New(0), *repeated = PyList_New(0);
     const uint8_t *block = view.buf, *end = block + view.len;
-    if (!unknown)
+    if (!indexes || !lines || !repeated)
         goto failed;
     if (view.len && (end[-1] != '\n' || view.len > UINT32_MAX)) {
         PyErr_SetString(PyExc_ValueError, "a block holds whole lines and is under 4 GiB");
@@ -383,13 +390,13 @@ static PyObject *sift(Sifter *self, PyObject *arguments) {
         self->starts[index] = (uint32_t)(line - block);
         self->line_count++;
         Shape *shape = NULL;
-        int repeated = 0;
+        int seen_before = 0;
         if (length <= MAX_SHAPE_BYTES) {
             uint64_t hash = shape_of(self, line, length);
             shape = find_shape(self, hash, line, length);
             if (!shape) {
                 uint64_t *seen = &self->seen[hash >> 3 & (SEEN_SLOTS - 1)];
-                repeated = *seen == hash;
+                seen_before = *seen == hash;
                 *seen = hash;
             }
         }
@@ -404,10 +411,9 @@ static PyObject *sift(Sifter *self, PyObject *arguments) {
             }
         } else {
             self->verdicts[index] = UNKNOWN;
-            PyObject *entry = Py_BuildValue("(InnO)", index, (Py_ssize_t)(line - block), (Py_ssize_t)(stop - block), repeated ? Py_True : Py_False);
-            int status = entry ? PyList_Append(unknown, entry) : -1;
-            Py_XDECREF(entry);
-            if (status)
+            if (seen_before && append(repeated, PyLong_FromSsize_t(PyList_GET_SIZE(lines))))
+                goto failed;
+            if (append(indexes, PyLong_FromUnsignedLong(index)) || append(lines, PyBytes_FromStringAndSize((const char *)line, length)))
                 goto failed;
         }
         line = stop + 1;
@@ -417,56 +423,85 @@ static PyObject *sift(Sifter *self, PyObject *arguments) {
     self->starts[self->line_count] = (uint32_t)view.len;
     self->lines += self->line_count;
     PyBuffer_Release(&view);
-    return unknown;
+    return Py_BuildValue("(NNN)", indexes, lines, repeated);
 failed:
     self->line_count = 0;
-    Py_XDECREF(unknown);
+    Py_XDECREF(indexes);
+    Py_XDECREF(lines);
+    Py_XDECREF(repeated);
     PyBuffer_Release(&view);
     return NULL;
 }
 
-static PyObject *settle(Sifter *self, PyObject *arguments) {
-    unsigned int index;
-    int rule;
-    long long named_rank;
-    Py_buffer time;
-    PyObject *values;
-    if (!PyArg_ParseTuple(arguments, "IiLy*O!", &index, &rule, &named_rank, &time, &PyTuple_Type, &values))
+/* A record for what Python says about a line of this block; NULL with an exception set where there is no such line or rank. */
+static Rank *record_of(Sifter *self, unsigned long index, long long named_rank, int64_t *rank) {
+    if (index >= (unsigned long)self->line_count || named_rank < -1) {
+        PyErr_SetString(PyExc_ValueError, "no such line or rank");
         return NULL;
-    Rank *record = NULL;
-    int64_t rank = named_rank;
-    if (index >= self->line_count || rule >= (int)self->rule_count || rank < -1 || rank >= MAX_RANK)
-        PyErr_SetString(PyExc_ValueError, "no such line, rule or rank");
-    else
-        record = rank_record(self, &rank);
-    if (!record)
-        goto failed;
-    self->verdicts[index] = rule < 0 ? KEPT : DROPPED;
-    if (rule >= 0)
-        self->dropped[rule]++;
-    touch(self, record, rank, index);
-    if (PyTuple_GET_SIZE(values)) {
-        int64_t number = self->first_number + index;
-        Point *point = new_point(self, record, number, time.buf, time.len);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++) {
-            unsigned int series;
-            const char *text;
-            Py_ssize_t length;
-            if (!PyArg_ParseTuple(PyTuple_GET_ITEM(values, i), "Iy#", &series, &text, &length))
-                goto failed;
-            if (series >= MAX_SERIES) {
-                PyErr_SetString(PyExc_ValueError, "no such series");
-                goto failed;
-            }
-            if (add_value(record, point, series, read_value((const uint8_t *)text, length), number))
-                goto failed;
-        }
     }
-    PyBuffer_Release(&time);
+    *rank = named_rank < MAX_RANK ? named_rank : -1;
+    return rank_record(self, rank);
+}
+
+static PyObject *settle(Sifter *self, PyObject *arguments) {
+    PyObject *indexes, *rules, *ranks;
+    if (!PyArg_ParseTuple(arguments, "O!O!O!", &PyList_Type, &indexes, &PyList_Type, &rules, &PyList_Type, &ranks))
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(indexes);
+    if (PyList_GET_SIZE(rules) != count || PyList_GET_SIZE(ranks) != count) {
+        PyErr_SetString(PyExc_ValueError, "a rule and a rank for each line");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        unsigned long index = PyLong_AsUnsignedLong(PyList_GET_ITEM(indexes, i));
+        long rule = PyLong_AsLong(PyList_GET_ITEM(rules, i));
+        long long named_rank = PyLong_AsLongLong(PyList_GET_ITEM(ranks, i));
+        if (PyErr_Occurred())
+            return NULL;
+        int64_t rank;
+        Rank *record = record_of(self, index, named_rank, &rank);
+        if (!record)
+            return NULL;
+        if (rule >= (long)self->rule_count) {
+            PyErr_SetString(PyExc_ValueError, "no such rule");
+            return NULL;
+        }
+        self->verdicts[index] = rule < 0 ? KEPT : DROPPED;
+        if (rule >= 0)
+            self->dropped[rule]++;
+        touch(self, record, rank, (uint32_t)index);
+    }
     Py_RETURN_NONE;
-failed:
-    PyBuffer_Release(&time);
-    return NULL;
+}
+
+static PyObject *measure(Sifter *self, PyObject *arguments) {
+    unsigned long index;
+    long long named_rank;
+    const char *time;
+    Py_ssize_t time_length;
+    PyObject *values;
+    if (!PyArg_ParseTuple(arguments, "kLy#O!", &index, &named_rank, &time, &time_length, &PyTuple_Type, &values))
+        return NULL;
+    int64_t rank;
+    Rank *record = record_of(self, index, named_rank, &rank);
+    if (!record)
+        return NULL;
+    int64_t number = self->first_number + index;
+    Point *point = new_point(self, record, number, time, time_length);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++) {
+        unsigned int series;
+        const char *text;
+        Py_ssize_t length;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(values, i), "Iy#", &series, &text, &length))
+            return NULL;
+        if (series >= MAX_SERIES) {
+            PyErr_SetString(PyExc_ValueError, "no such series");
+            return NULL;
+        }
+        if (add_value(record, point, series, read_value((const uint8_t *)text, length), number))
+            return NULL;
+    }
+    Py_RETURN_NONE;
 }
 
 static int read_span(PyObject *pair, size_t length, Span *span) {
@@ -750,9 +785,10 @@ static PyObject *sifter_new(PyTypeObject *type, PyObject *arguments, PyObject *P
 }
 
 static PyMethodDef sifter_methods[] = {
-    {"sift", (PyCFunction)sift, METH_VARARGS, "sift(block, first_number) -> [(index, start, end, seen before), ...]"},
+    {"sift", (PyCFunction)sift, METH_VARARGS, "sift(block, first_number) -> (indexes, lines, repeated)"},
     {"learn", (PyCFunction)learn, METH_VARARGS, "learn(line, rule, guards, rank, second, values)"},
-    {"settle", (PyCFunction)settle, METH_VARARGS, "settle(index, rule, rank, time, values)"},
+    {"settle", (PyCFunction)settle, METH_VARARGS, "settle(indexes, rules, ranks)"},
+    {"measure", (PyCFunction)measure, METH_VARARGS, "measure(index, rank, time, values)"},
     {"close_block", (PyCFunction)close_block, METH_O, "close_block(block) -> kept lines with their numbers"},
     {"report", (PyCFunction)report, METH_NOARGS, "report() -> (kept lines, kept bytes, dropped by rule, ranks)"},
     {NULL, NULL, 0, NULL},

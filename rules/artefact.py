@@ -206,6 +206,8 @@ def table_of(compiled: Compiled) -> dict[str, Any]:
         "reasons": [reason_entry(reason) for reason in compiled.taxonomy.reasons.values()],
         "search": [pattern.decode("ascii") for pattern in compiled.expressions.search],
         "captures": [[pattern.decode("ascii") for pattern in group] for group in compiled.expressions.captures],
+        "names": compiled.expressions.names,
+        "blind": compiled.expressions.blind,
         "shapes": [pattern.decode("ascii") for pattern in compiled.shapes.expressions],
         "meanings": compiled.shapes.meanings,
     }
@@ -220,7 +222,7 @@ def compiled_of(table: Mapping[str, Any], sections: Mapping[str, bytes]) -> Comp
     return Compiled(
         rules,
         Taxonomy({reason.name: reason for reason in map(parse_reason, table["reasons"])}),
-        Expressions(search, captures),
+        Expressions(search, captures, tuple(map(tuple, table["names"])), tuple(table["blind"])),
         PatternSet(search, sections["search"]),
         ShapePatterns(shapes, meanings, PatternSet(shapes, sections["shapes"]), precedence_of(rules)),
     )

@@ -1,7 +1,8 @@
 """Drop what is routine, keep what matters: each line of a log either falls to a routine rule or is kept under its number.
 
-A line in which any pattern of a signal rule is found is kept, whatever routine rules say. Dropped lines leave counts per rule,
-the last line of each rank, and the numbers that routine rules capture (step, loss, iteration time) as measurements per rank.
+A line in which a signal rule finds what it looks for (`any` or `all`) is kept, whatever routine rules say; what stands under
+`none` only speaks against a rule, and is reported. Dropped lines leave counts per rule, the last line of each rank, and the
+numbers that routine rules capture (step, loss, iteration time) as measurements per rank.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
-from rules.matcher import Hit, Matcher
+from rules.matcher import Clause, Hit, Matcher
 from rules.pack import CAPTURES, Rule, RuleRole
-from rules.patterns import parse_pattern
 from rules.shapes import ShapePatterns, Span, judge, shape_of
 from rules.sifter import ASK, KEEP, MAX_SERIES, NO_RANK, RankReport, Sifter, new_sifter
 from rules.signal import Measurement
@@ -23,6 +23,7 @@ __all__ = ["CompressionReport", "Compressor", "RankPrefix", "RankTrace", "Readin
 
 # The shape judged in one block at most; a log of ever new shapes must not cost more than looking at its lines does.
 MAX_JUDGED = 64
+MAX_REPEATED = 1_024
 CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
 CLOCK_BYTES = 128
 STEP = "step"
@@ -31,6 +32,7 @@ RANK = "rank"
 STAMP_BYTES = 19
 FIRST_LEAD = 32_768
 SIGNAL = -1
+CONDITION = 1 << 29
 UNRECOGNISED = 1 << 30
 
 
@@ -92,20 +94,30 @@ class CompressionReport:
 class Compressor:
     """Feeds on the blocks of one source in order; memory stays bounded."""
 
-    def __init__(self, matcher: Matcher, shapes: ShapePatterns, rank_prefix: RankPrefix, sifter: Sifter | None = None) -> None:
-        """`sifter`: another one than new_sifter's, for tests."""
+    def __init__(
+        self,
+        matcher: Matcher,
+        shapes: ShapePatterns,
+        rank_prefix: RankPrefix,
+        sifter: Sifter | None = None,
+        collect_hits: bool = True,
+    ) -> None:
+        """`sifter`: another one than new_sifter's, for tests. `collect_hits`: whether `feed` gives the hits of signal rules."""
         self._matcher = matcher
         self._shapes = shapes
         self._rank_prefix = rank_prefix
         self._sifter = sifter or new_sifter(len(matcher.rules))
-        # By pattern: the place of its routine rule in the order of precedence, or SIGNAL.
+        self._collect_hits = collect_hits
+        # By pattern: the place of its routine rule in the order of precedence, or SIGNAL, or CONDITION.
         self._standing = [
-            shapes.precedence[rule] if matcher.rules[rule].role is RuleRole.ROUTINE else SIGNAL
-            for rule, _, _ in matcher.references
+            standing_of(matcher.rules[rule], clause, shapes.precedence[rule]) for rule, clause, _ in matcher.references
         ]
         self._by_precedence = sorted(range(len(matcher.rules)), key=shapes.precedence.__getitem__)
         self._lead = FIRST_LEAD
-        self._names = series_names(matcher.rules)
+        # By rule; KEEP, which is -1, captures nothing.
+        self._captures = [*map(bool, matcher.expressions.captures), False]
+        self._blind = [*matcher.expressions.blind, True]
+        self._names = series_names(matcher)
         self._series = {name: number for number, name in enumerate(self._names)}
 
     @property
@@ -126,19 +138,20 @@ class Compressor:
                 rest = self.feed(block[cut:])
                 later = (Hit(hit.line + skipped, hit.rule, hit.clause, hit.ordinal) for hit in rest.hits)
                 return Sifted(head.kept + rest.kept, (*head.hits, *later))
-        unknown = self._sifter.sift(block, self.lines + 1)
+        indexes, lines, repeated = self._sifter.sift(block, self.lines + 1)
         hits: list[Hit] = []
-        if unknown:
-            fresh: dict[bytes, tuple[bytes, int]] = {}
-            lines = [block[start:end] for _, start, end, _ in unknown]
-            for (index, _, _, repeated), line, rule in zip(unknown, lines, self._look_at(lines, unknown, hits), strict=True):
-                self._sifter.settle(index, rule, *self._read(line, rule))
-                if repeated and len(fresh) < MAX_JUDGED:
-                    fresh.setdefault(shape_of(line), (line, rule))
-            self._learn(list(fresh.values()))
+        if lines:
+            rules = self._look_at(indexes, lines, hits)
+            ranks = list(map(self._rank_of, lines))
+            for place, rule in enumerate(rules):
+                if self._captures[rule]:
+                    self._measure(indexes[place], lines[place], rule, ranks, place)
+            self._sifter.settle(indexes, rules, ranks)
+            if repeated:
+                self._learn({shape_of(lines[place]): (lines[place], rules[place]) for place in repeated[:MAX_REPEATED]})
         return Sifted(self._sifter.close_block(block if original is None else original), tuple(hits))
 
-    def _look_at(self, lines: Sequence[bytes], unknown: Sequence[tuple[int, int, int, bool]], hits: list[Hit]) -> list[int]:
+    def _look_at(self, indexes: Sequence[int], lines: Sequence[bytes], hits: list[Hit]) -> list[int]:
         """The routine rule to which each unknown line falls, or KEEP; appends the hits of signal rules."""
         best = [UNRECOGNISED] * len(lines)
         ends = list(accumulate(map(len, lines), lambda end, length: end + 1 + length))
@@ -151,44 +164,39 @@ class Compressor:
             standing = self._standing[pattern]
             if standing < best[place]:
                 best[place] = standing
-            if standing == SIGNAL and (place, pattern) not in seen:
+            if self._collect_hits and standing in (SIGNAL, CONDITION) and (place, pattern) not in seen:
                 seen.add((place, pattern))
-                hits.append(Hit(unknown[place][0], *self._matcher.references[pattern]))
-        return [KEEP if standing in (SIGNAL, UNRECOGNISED) else self._by_precedence[standing] for standing in best]
+                hits.append(Hit(indexes[place], *self._matcher.references[pattern]))
+        return [self._by_precedence[standing] if 0 <= standing < CONDITION else KEEP for standing in best]
 
-    def _read(self, line: bytes, rule: int) -> tuple[int, bytes, tuple[tuple[int, bytes], ...]]:
-        """Rank, time and values of a line that `rule` drops, or that is kept."""
-        if rule == KEEP or not self._matcher.rules[rule].captures:
-            prefix = self._rank_prefix(line)
-            return int(line[prefix[0] : prefix[1]]) if prefix else NO_RANK, b"", ()
+    def _rank_of(self, line: bytes) -> int:
+        span = self._rank_prefix(line)
+        return int(line[span[0] : span[1]]) if span else NO_RANK
+
+    def _measure(self, index: int, line: bytes, rule: int, ranks: list[int], place: int) -> None:
+        """Keep what a line that `rule` drops measures; a rank that the rule captures stands before that of a prefix."""
         spans = self._matcher.capture_spans(rule, line)
-        rank_span = spans.get(RANK) or self._rank_prefix(line)
-        rank = int(line[rank_span[0] : rank_span[1]]) if rank_span else NO_RANK
-        captured = self._measured(spans)
-        if not captured:
-            return rank, b"", ()
-        second = clock_span(line)
-        values = tuple([(series, line[start:end]) for series, start, end in captured])
-        return rank, line[: second[1]] if second else b"", values
+        if RANK in spans:
+            ranks[place] = int(line[slice(*spans[RANK])])
+        values = tuple([(series, line[start:end]) for series, start, end in self._measured(spans)])
+        if values:
+            second = clock_span(line)
+            self._sifter.measure(index, ranks[place], line[: second[1]] if second else b"", values)
 
     def _measured(self, spans: Mapping[str, Span]) -> tuple[tuple[int, int, int], ...]:
         """(series, start, end) of the captured numbers that are measured."""
         series = self._series
         return tuple([(series[name], *span) for name, span in spans.items() if name in series])
 
-    def _learn(self, lines: Sequence[tuple[bytes, int]]) -> None:
-        if not lines:
-            return
-        for (line, rule), judgement in zip(lines, judge(self._shapes, [line for line, _ in lines]), strict=True):
+    def _learn(self, fresh: Mapping[bytes, tuple[bytes, int]]) -> None:
+        """Teach the sifter new shapes: for each a line and the verdict on it."""
+        chosen = list(fresh.values())[:MAX_JUDGED]
+        for (line, rule), judgement in zip(chosen, judge(self._shapes, [line for line, _ in chosen]), strict=True):
             expected = None if rule == KEEP else rule
-            if (
-                judgement is None
-                or judgement.rule != expected
-                or not (rule == KEEP or self._matcher.captures_are_digit_blind(rule))
-            ):
+            if judgement is None or judgement.rule != expected or not self._blind[rule]:
                 self._sifter.learn(line, ASK, (), None, None, ())
                 continue
-            spans = self._matcher.capture_spans(rule, line) if rule >= 0 else {}
+            spans = self._matcher.capture_spans(rule, line) if self._captures[rule] else {}
             values = self._measured(spans)
             second = clock_span(line) if values else None
             self._sifter.learn(line, rule, judgement.guards, spans.get(RANK) or self._rank_prefix(line), second, values)
@@ -226,15 +234,18 @@ class Compressor:
         )
 
 
-def series_names(rules: Sequence[Rule]) -> tuple[str, ...]:
+def standing_of(rule: Rule, clause: Clause, place: int) -> int:
+    if rule.role is RuleRole.ROUTINE:
+        return place
+    return CONDITION if clause is Clause.NONE else SIGNAL
+
+
+def series_names(matcher: Matcher) -> tuple[str, ...]:
     """The quantities that routine rules measure: what they capture beyond the names that ranking reads, and the step."""
     names = {STEP: None}
-    for rule in rules:
+    for rule, captured in zip(matcher.rules, matcher.expressions.names, strict=True):
         if rule.role is RuleRole.ROUTINE:
-            for pattern in rule.captures:
-                for name in sorted(parse_pattern(pattern).group_names):
-                    if name not in CAPTURES:
-                        names[name] = None
+            names.update((name, None) for name in captured if name not in CAPTURES)
     return tuple(names)[:MAX_SERIES]
 
 

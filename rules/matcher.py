@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hyperscan
 import re2
 
 from rules.pack import PackError, Rule
-from rules.patterns import PatternError, parse_pattern
+
+if TYPE_CHECKING:
+    from rules.patterns import Pattern
 
 __all__ = ["MAX_CAPTURE_BYTES", "Clause", "Expressions", "Hit", "Matcher", "PatternSet", "expressions_of"]
 
@@ -52,28 +54,40 @@ def references_of(rules: Sequence[Rule]) -> list[tuple[int, Clause, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Expressions:
-    """The patterns of a table of rules as the engines take them: `search` in the order of `references_of`, `captures` by rule."""
+    """The patterns of a table of rules as the engines take them: `search` in the order of `references_of`, the rest by rule.
+
+    `names` are those of the rule's captures; `blind`: whether they stand at the same places in lines that differ in digits only.
+    """
 
     search: tuple[bytes, ...]
     captures: tuple[tuple[bytes, ...], ...]
+    names: tuple[tuple[str, ...], ...]
+    blind: tuple[bool, ...]
 
 
 def expressions_of(rules: Sequence[Rule]) -> Expressions:
     """Read and write out every pattern. Raises PackError, naming the rule, for one that cannot be used."""
+    # Not at the top: with compiled rules (rules/artefact.py) nobody reads patterns.
+    from rules.patterns import PatternError, parse_pattern
+
     search: list[bytes] = []
-    captures: list[tuple[bytes, ...]] = []
+    captures: list[list[Pattern]] = []
     for rule in rules:
         pattern = ""
         try:
             for pattern in (*rule.any, *rule.all, *rule.none):
                 search.append(parse_pattern(pattern).for_hyperscan())
-            written = []
+            captures.append([])
             for pattern in rule.captures:
-                written.append(parse_pattern(pattern).for_re2())
-            captures.append(tuple(written))
+                captures[-1].append(parse_pattern(pattern))
         except PatternError as error:
             raise PackError(f"pack {rule.pack}, rule {rule.code}: pattern {pattern!r}: {error}") from None
-    return Expressions(tuple(search), tuple(captures))
+    return Expressions(
+        tuple(search),
+        tuple(tuple(pattern.for_re2() for pattern in group) for group in captures),
+        tuple(tuple(sorted({name for pattern in group for name in pattern.group_names})) for group in captures),
+        tuple(all(pattern.is_digit_blind for pattern in group) for group in captures),
+    )
 
 
 class PatternSet:
@@ -163,10 +177,6 @@ class Matcher:
                 if groups[group][0] >= 0:
                     spans.setdefault(name, groups[group])
         return spans
-
-    def captures_are_digit_blind(self, rule: int) -> bool:
-        """Whether the rule's captures stand at the same places in lines that differ in digits only."""
-        return all(parse_pattern(pattern).is_digit_blind for pattern in self.rules[rule].captures)
 
     def _capture_expressions(self, rule: int) -> tuple[Any, ...]:
         compiled = self._captures.get(rule)

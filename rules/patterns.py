@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ANY_DIGIT", "MIN_LITERAL", "Pattern", "PatternError", "parse_pattern"]
+from rules.shapes import ANY_DIGIT
+
+__all__ = ["MIN_LITERAL", "Pattern", "PatternError", "parse_pattern"]
 
 # The shortest literal that a pattern must hold on to: below it the engines look at nearly every position.
 MIN_LITERAL = 4
@@ -25,8 +27,6 @@ LONG_GAP = 8
 
 NEWLINE = 10
 DIGITS = frozenset(b"0123456789")
-# Stands in a line for "some digit"; never part of valid UTF-8.
-ANY_DIGIT = 0xFF
 EVERY_BYTE = frozenset(range(256))
 WORD = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 SPACE = frozenset(b" \t\n\r\f\v")

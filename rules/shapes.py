@@ -14,12 +14,24 @@ from enum import StrEnum
 
 from rules.matcher import PatternSet
 from rules.pack import Rule, RuleRole
-from rules.patterns import ANY_DIGIT, parse_pattern
 
-__all__ = ["Judgement", "ShapePatterns", "Sort", "Span", "judge", "precedence_of", "preferred", "shape_of", "shape_patterns"]
+__all__ = [
+    "ANY_DIGIT",
+    "Judgement",
+    "ShapePatterns",
+    "Sort",
+    "Span",
+    "judge",
+    "precedence_of",
+    "preferred",
+    "shape_of",
+    "shape_patterns",
+]
 
 Span = tuple[int, int]
 
+# Stands in a line for "some digit"; never part of valid UTF-8.
+ANY_DIGIT = 0xFF
 MASK = bytes.maketrans(b"123456789", b"0" * 9)
 UNKNOWN_DIGITS = bytes.maketrans(b"0123456789", bytes([ANY_DIGIT]) * 10)
 NUMBER = re.compile(rb"\d+")
@@ -58,6 +70,9 @@ def shape_of(line: bytes) -> bytes:
 
 
 def shape_expressions(rules: Sequence[Rule]) -> tuple[tuple[bytes, ...], tuple[tuple[Sort, int], ...]]:
+    # Not at the top: with compiled rules (rules/artefact.py) nobody reads patterns.
+    from rules.patterns import parse_pattern
+
     expressions: list[bytes] = []
     meanings: list[tuple[Sort, int]] = []
     for index, rule in enumerate(rules):
@@ -127,13 +142,16 @@ def outcomes(patterns: ShapePatterns, texts: Sequence[bytes]) -> list[tuple[bool
 
 
 def guarded(patterns: ShapePatterns, line: bytes) -> Judgement | None:
-    """Find few numbers which, held fast, settle the verdict: all of them, then without each that turns out not to matter."""
+    """Find few numbers which, held fast, settle the verdict: one, or all without each that turns out not to matter."""
     numbers = [match.span() for match in NUMBER.finditer(line)]
     if len(numbers) > MAX_NUMBERS:
         return None
     ((settled, rule),) = outcomes(patterns, [line])
     if not settled:
         return None
+    alone = outcomes(patterns, [with_known(line, [number]) for number in numbers])
+    if (True, rule) in alone:
+        return Judgement(rule, (numbers[alone.index((True, rule))],))
     guards = list(numbers)
     for number in numbers:
         fewer = [guard for guard in guards if guard != number]

@@ -59,8 +59,8 @@ class Sifter(Protocol):
     def lines(self) -> int:
         """Of all blocks so far."""
 
-    def sift(self, block: bytes, first_number: int, /) -> list[tuple[int, int, int, bool]]:
-        """(index, start, end, whether the shape was seen before) of each line whose shape is not known."""
+    def sift(self, block: bytes, first_number: int, /) -> tuple[list[int], list[bytes], list[int]]:
+        """The lines whose shape is not known: their indexes, the lines, and which of them have a shape seen before."""
 
     def learn(
         self,
@@ -77,8 +77,11 @@ class Sifter(Protocol):
         Their rank stands at `rank`, their time up to `second`, and `values` are (series, start, end) of numbers in them.
         """
 
-    def settle(self, index: int, rule: int, rank: int, time: bytes, values: Sequence[tuple[int, bytes]], /) -> None:
-        """The verdict on one line that `sift` did not know: its rule or KEEP, its rank or NO_RANK, numbers by series."""
+    def settle(self, indexes: list[int], rules: list[int], ranks: list[int], /) -> None:
+        """The verdicts on lines that `sift` did not know: for each its rule or KEEP, its rank or NO_RANK."""
+
+    def measure(self, index: int, rank: int, time: bytes, values: tuple[tuple[int, bytes], ...], /) -> None:
+        """What a line says: `time` ends with its second; numbers as text, by series."""
 
     def close_block(self, block: bytes, /) -> bytes:
         """The kept lines, each after its number and a tab. `block`: what was sifted, or the same lines as their source has."""
@@ -153,7 +156,7 @@ class PythonSifter:
         self._kept_lines = 0
         self._kept_bytes = 0
 
-    def sift(self, block: bytes, first_number: int, /) -> list[tuple[int, int, int, bool]]:
+    def sift(self, block: bytes, first_number: int, /) -> tuple[list[int], list[bytes], list[int]]:
         self._first = first_number
         self._lines = block.split(b"\n")
         if self._lines.pop():
@@ -162,18 +165,18 @@ class PythonSifter:
         self._verdicts = [KEEP] * len(self._lines)
         self._touched = {}
         self.lines += len(self._lines)
-        unknown = []
-        position = 0
+        indexes: list[int] = []
+        repeated: list[int] = []
         for index, line in enumerate(self._lines):
             shape = self._known(shapes[index], line)
             if shape is not None and shape.rule != ASK:
                 self._verdicts[index] = shape.rule
                 self._apply(shape, line, index)
-            else:
-                repeated = shape is None and len(line) <= MAX_SHAPE_BYTES and self._noted(shapes[index])
-                unknown.append((index, position, position + len(line), repeated))
-            position += len(line) + 1
-        return unknown
+                continue
+            if shape is None and len(line) <= MAX_SHAPE_BYTES and self._noted(shapes[index]):
+                repeated.append(len(indexes))
+            indexes.append(index)
+        return indexes, [self._lines[index] for index in indexes], repeated
 
     def _known(self, masked: bytes, line: bytes) -> Shape | None:
         return next((shape for shape in self._shapes.get(masked, ()) if shape.fits(line)), None)
@@ -199,10 +202,14 @@ class PythonSifter:
             values = [(series, number_of(line[start:end])) for series, start, end in shape.values]
             self._measure(record, self._first + index, time, values)
 
+    def _record(self, rank: int) -> tuple[int, Record]:
+        if rank not in self._records:
+            rank = rank if len(self._records) < MAX_RANK_RECORDS else NO_RANK
+            return rank, self._records.setdefault(rank, Record())
+        return rank, self._records[rank]
+
     def _touch(self, rank: int, index: int) -> Record:
-        if len(self._records) >= MAX_RANK_RECORDS and rank not in self._records:
-            rank = NO_RANK
-        record = self._records.setdefault(rank, Record())
+        rank, record = self._record(rank)
         record.lines += 1
         self._touched[rank] = max(index, self._touched.get(rank, 0))
         return record
@@ -256,13 +263,16 @@ class PythonSifter:
             self._shapes.clear()
         self._shapes.setdefault(shape_of(line), []).insert(0, Shape(line, rule, guards, rank, second, values))
 
-    def settle(self, index: int, rule: int, rank: int, time: bytes, values: Sequence[tuple[int, bytes]], /) -> None:
-        self._verdicts[index] = rule
-        if rule >= 0:
-            self._dropped[rule] += 1
-        record = self._touch(rank if rank < MAX_RANK else NO_RANK, index)
-        if values:
-            self._measure(record, self._first + index, time, [(series, number_of(text)) for series, text in values])
+    def settle(self, indexes: list[int], rules: list[int], ranks: list[int], /) -> None:
+        for index, rule, rank in zip(indexes, rules, ranks, strict=True):
+            self._verdicts[index] = rule
+            if rule >= 0:
+                self._dropped[rule] += 1
+            self._touch(rank if rank < MAX_RANK else NO_RANK, index)
+
+    def measure(self, index: int, rank: int, time: bytes, values: tuple[tuple[int, bytes], ...], /) -> None:
+        record = self._record(rank if rank < MAX_RANK else NO_RANK)[1]
+        self._measure(record, self._first + index, time, [(series, number_of(text)) for series, text in values])
 
     def close_block(self, block: bytes, /) -> bytes:
         lines = block.split(b"\n")
