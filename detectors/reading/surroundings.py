@@ -19,6 +19,7 @@ MAX_RECORD_LINES = 200
 MAX_DISTANCE = 2_000
 
 FRAME = re.compile(r'^\s+File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>\S{1,120}))?')
+NATIVE_FRAME = re.compile(r"^frame #\d+: ")
 LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python\d|<frozen |^<string>|/bin/(?:torchrun|accelerate|deepspeed)$")
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\):")
 SUMMARY_FIELD = re.compile(r"^\s+(?P<name>time|host|rank|exitcode|error_file)\s+: (?P<value>.{1,200})")
@@ -58,7 +59,9 @@ class Surroundings:
         return self._first + start, self._lines[start:end]
 
     def is_frame(self, maker: LineMaker, number: int, rest: str) -> bool:
-        """Whether line `number`, whose text after its prefixes is `rest`, is part of a traceback's frames."""
+        """Whether line `number`, whose text after its prefixes is `rest`, is part of a Python or C++ traceback's frames."""
+        if NATIVE_FRAME.match(rest):
+            return True
         if not rest.startswith("  "):
             return False
         if FRAME.match(rest):
