@@ -104,7 +104,7 @@ def test_an_engine_that_stops_before_the_firmware_answers_no_more_is_the_root() 
 
 def test_an_engine_timeout_after_the_applications_own_fault_isolates_nothing() -> None:
     diagnosis = diagnose(
-        "NVRM: Xid (PCI:0000:cb:00): 13, pid=17, name=x, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): Illegal Instruction\n"
+        "NVRM: Xid (PCI:0000:cb:00): 13, pid=17, name=x, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): Illegal\n"
         "NVRM: Xid (PCI:0000:cb:00): 109, pid=17, name=x, Ch 00000008, errorString CTX SWITCH TIMEOUT, Info 0x58005"
     )
     assert (diagnosis.severity, roots(diagnosis)) == (Severity.SEV2, [1])
