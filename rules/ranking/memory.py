@@ -20,7 +20,9 @@ AMOUNT = re.compile(r"\s*([\d.]+)\s*([KMGTPE]?)(?:i?B(?:ytes)?|bytes)?\s*", re.I
 ABSURD_BYTES = 2.0**50
 # Live use under this share of the capacity is moderate.
 MODERATE_SHARE = 0.75
-REASONS = frozenset(("gpu_oom", "gpu_oom_fragmentation"))
+# Others hold the device where this process has at most this share of it, and they at least that.
+OWN_SHARE, FOREIGN_SHARE = 0.3, 0.5
+REASONS = frozenset(("gpu_oom", "gpu_oom_fragmentation", "gpu_busy_leftover_process"))
 
 
 def amount(text: str | None) -> float | None:
@@ -58,14 +60,27 @@ def is_fragmented(item: Observation) -> bool | None:
     return requested <= free + cached and allocated <= MODERATE_SHARE * capacity
 
 
+def is_held_by_others(item: Observation) -> bool:
+    """Whether the sizes show that most of the device is taken by memory that is not this process's."""
+    free, capacity, allocated = (amount(item.capture(name)) for name in ("free", "capacity", "allocated"))
+    if free is None or allocated is None or not capacity:
+        return False
+    own = max(allocated, amount(item.capture("reserved")) or 0.0, allocated + (amount(item.capture("cached")) or 0.0))
+    return own <= OWN_SHARE * capacity and capacity - free - own >= FOREIGN_SHARE * capacity
+
+
 def infer_memory(observations: Sequence[Observation]) -> list[Inference]:
-    """Which of the two allocator reasons the sizes support, overruling the rule's own."""
-    fragmented = [item for item in observations if item.reason in REASONS and is_fragmented(item)]
-    fitting = [item for item in observations if item.reason in REASONS and is_fragmented(item) is False]
-    if fragmented:
-        why = f"the request fits into free plus cached memory and live use is moderate ({position(fragmented[0].line)})"
-        return [Inference("gpu_oom_fragmentation", 80, tuple(fragmented), why, explains=frozenset(("gpu_oom",)))]
-    if fitting:
-        why = f"live allocations and the request do not fit the device ({position(fitting[0].line)})"
-        return [Inference("gpu_oom", 80, tuple(fitting), why, explains=frozenset(("gpu_oom_fragmentation",)))]
+    """Which of the allocator's reasons the sizes support, overruling the rule's own."""
+    failed = [item for item in observations if item.reason in REASONS]
+    foreign = [item for item in failed if is_held_by_others(item)]
+    fragmented = [item for item in failed if item not in foreign and is_fragmented(item)]
+    too_large = [item for item in failed if item not in foreign and is_fragmented(item) is False]
+    for reason, items, why in (
+        ("gpu_busy_leftover_process", foreign, "most of the device is taken by memory that is not this process's"),
+        ("gpu_oom_fragmentation", fragmented, "the request fits into free plus cached memory and live use is moderate"),
+        ("gpu_oom", too_large, "live allocations and the request do not fit the device"),
+    ):
+        if items:
+            explains = REASONS - {reason}
+            return [Inference(reason, 80, tuple(items), f"{why} ({position(items[0].line)})", explains=explains)]
     return []

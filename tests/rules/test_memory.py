@@ -55,3 +55,9 @@ def test_an_absurd_request_after_a_timeout_is_garbage() -> None:
     timeout = rule("T-TIMEOUT", "nccl_timeout_unattributed", "cascade")
     diagnosis = diagnose(sighting(timeout, 1), sighting(OOM, 2, captures={"requested": "1EB"}))
     assert diagnosis.reason == "nccl_timeout_unattributed"
+
+
+def test_a_device_full_of_somebody_elses_memory_needs_to_be_freed() -> None:
+    sizes = {"requested": "20 MiB", "capacity": "31.75 GiB", "allocated": "812 MiB", "free": "18 MiB", "reserved": "860 MiB"}
+    diagnosis = diagnose(sighting(OOM, 1, captures=sizes))
+    assert (diagnosis.reason, diagnosis.severity.value) == ("gpu_busy_leftover_process", "SEV2")
