@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rules.identity import Subject, subject_of
 from rules.redaction import redact_text
+from service.directory import directory_for
 from service.incidents import JOIN_WINDOW_SECONDS, digest, open_incident
 from service.ingest.alertmanager import AlertMessage, Notification, epoch_or_none
 from service.store.database import hold_lock
@@ -73,6 +74,11 @@ def apply_alert(
         if was_firing:
             resolve(session, incident, alert, now)
         return incident
+    same = session.scalar(select(Incident).where(Incident.open_key == incident.fingerprint, Incident.id != incident.id))
+    if incident.closed_at is not None and same is not None:
+        # Meanwhile another alert about the same thing opened an incident.
+        alert.incident_id = same.id
+        incident = same
     incident.last_seen = max(incident.last_seen, now)
     incident.occurrences += 1
     if incident.closed_at is not None:
@@ -87,13 +93,21 @@ def first_alert(session: Session, message: AlertMessage, group_key: str, now: fl
     labels = {name: redact_text(value) for name, value in message.labels.items()}
     annotations = {name: redact_text(value) for name, value in message.annotations.items()}
     starts_at = epoch_or_none(message.startsAt) or now
+    subject, known = resolved(session, subject)
+    # Senders name one machine differently: where it is known, its id and the alert's name say what this is about.
+    fingerprint = digest("alert-about", name_of(labels), astuple(subject)) if known else digest("alert", message.fingerprint)
     incident, why = open_failure_of(session, subject.job, now)
+    if incident is None and known:
+        incident = session.scalar(select(Incident).where(Incident.open_key == fingerprint))
+        why = f"{name_of(labels)} about the same {known}"
+        if incident is not None:
+            incident.occurrences += 1
     text = describe(labels, annotations)
     if incident is None:
         incident = open_incident(
             session,
             kind="alert",
-            fingerprint=digest("alert", message.fingerprint),
+            fingerprint=fingerprint,
             summary=text,
             now=now,
             seen_at=starts_at,
@@ -125,6 +139,20 @@ def first_alert(session: Session, message: AlertMessage, group_key: str, now: fl
         # We were not there when it fired; what happened is kept all the same.
         resolve(session, incident, alert, now)
     return incident
+
+
+def resolved(session: Session, subject: Subject) -> tuple[Subject, str]:
+    """The subject under canonical names, and what of it is known: `GPU` or `node`; empty where all stays text."""
+    directory = directory_for(session, subject.node, subject.gpu)
+    node = directory.node(subject.node) if subject.node else None
+    gpu = directory.gpu(subject.gpu, node.id if node else None) if subject.gpu else None
+    known = "GPU" if gpu and gpu.id else "node" if node and node.id and not subject.gpu else ""
+    canonical = replace(
+        subject,
+        node=(node.id or subject.node) if node else None,
+        gpu=(gpu.id or subject.gpu) if gpu else None,
+    )
+    return canonical, known
 
 
 def resolve(session: Session, incident: Incident, alert: Alert, now: float) -> None:

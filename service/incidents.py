@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import select, update
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from rules.diagnosis import Diagnosis, diagnosis_document
 from rules.signal import Role
 from rules.taxonomy import UNKNOWN, load_taxonomy
+from service.directory import directory_for
 from service.store.database import hold_lock
 from service.store.events import publish_event
 from service.store.incidents import Alert, Failure, Incident, TimelineEntry, find_failure
@@ -219,12 +220,22 @@ def merge(session: Session, source: Incident, target: Incident, why: str, *, act
     announce(session, target, "incident.updated", now)
 
 
+def with_canonical_names(session: Session, diagnosis: Diagnosis) -> Diagnosis:
+    """The node and GPU of the fault domain under the ids that their agents reported; a name that nobody knows stays text."""
+    domain = diagnosis.fault_domain
+    directory = directory_for(session, domain.node, domain.gpu)
+    node = directory.node(domain.node).id if domain.node else None
+    gpu = directory.gpu(domain.gpu, node).id if domain.gpu else None
+    return replace(diagnosis, fault_domain=replace(domain, node=node or domain.node, gpu=gpu or domain.gpu))
+
+
 def apply_diagnosis(
     session: Session, incident: Incident, diagnosis: Diagnosis, now: float, *, actor: str = "rules", seconds: float | None = None
 ) -> Incident:
     """Write a diagnosis into its incident and return the incident that the failure now belongs to: an older open one of the same
     job with the same root fingerprint takes the failure in as one more occurrence."""
     hold_lock(session, f"job:{incident.job}")
+    diagnosis = with_canonical_names(session, diagnosis)
     fingerprint = fingerprint_of(incident.job, diagnosis)
     session.flush()
     older = session.scalar(select(Incident).where(Incident.open_key == fingerprint, Incident.id != incident.id))

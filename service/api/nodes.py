@@ -14,7 +14,7 @@ from service.api.documents import listing, node_document, offset_of
 from service.problems import Problem
 from service.state import ServiceDependency
 from service.store.events import publish_event
-from service.store.jobs import Node, NodeAlias
+from service.store.jobs import GpuRow, Node, NodeAlias
 
 __all__ = ["NodeName", "check_node", "router"]
 
@@ -24,6 +24,15 @@ NodeName = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00-\
 Alias = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
+class GpuReport(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    uuid: Annotated[str, Field(max_length=128)] | None = None
+    serial: Annotated[str, Field(max_length=128)] | None = None
+    pci: Annotated[str, Field(max_length=64)] | None = None
+    index: Annotated[int, Field(ge=0, le=1024)] | None = None
+
+
 class Lease(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
@@ -31,6 +40,7 @@ class Lease(BaseModel):
     agent_id: Annotated[str, Field(min_length=1, max_length=64)]
     aliases: list[Alias] = Field(default=[], max_length=64)
     versions: dict[str, Annotated[str, Field(max_length=255)]] = Field(default={}, max_length=64)
+    gpus: list[GpuReport] = Field(default=[], max_length=64)
     clock: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 
 
@@ -77,6 +87,11 @@ def renew_lease(node: NodeName, body: Lease, service: ServiceDependency, princip
             )
         for alias in sorted(wanted - held):
             session.merge(NodeAlias(alias=alias, node=node, learnt_from="agent"))
+        for gpu in body.gpus:
+            identity = gpu.serial or gpu.uuid
+            if identity:
+                # A GPU that was moved is told by its serial: the row follows it to the new node.
+                session.merge(GpuRow(id=identity, node=node, seen_at=now, **gpu.model_dump()))
     return {"ttl_seconds": service.settings.lease_seconds, "time": now}
 
 

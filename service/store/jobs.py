@@ -12,6 +12,7 @@ from service.store.database import Base, BigId
 
 __all__ = [
     "Attempt",
+    "GpuRow",
     "Job",
     "Node",
     "NodeAlias",
@@ -111,6 +112,20 @@ class NodeAlias(Base):
     alias: Mapped[str] = mapped_column(String(255), primary_key=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.id"), primary_key=True)
     learnt_from: Mapped[str] = mapped_column(String(32))
+
+
+class GpuRow(Base):
+    """A GPU as the agent of its node last reported it. `id` is the serial, else the UUID: its history follows it."""
+
+    __tablename__ = "gpus"
+
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.id"), index=True)
+    uuid: Mapped[str | None] = mapped_column(String(128))
+    serial: Mapped[str | None] = mapped_column(String(128))
+    pci: Mapped[str | None] = mapped_column(String(64))
+    index: Mapped[int | None] = mapped_column(Integer)
+    seen_at: Mapped[float] = mapped_column(Float)
 
 
 def find_attempt(session: Session, job: str, number: int) -> Attempt | None:

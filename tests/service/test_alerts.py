@@ -143,3 +143,29 @@ def test_what_a_real_alertmanager_sent_makes_two_incidents(client: TestClient) -
     assert len(found) == 2
     assert (found["7"]["occurrences"], found["7"]["state"]) == (2, "detected")
     assert (found["42"]["occurrences"], found["42"]["state"]) == (1, "resolved")
+
+
+def test_the_same_fault_named_six_ways_is_one_incident_that_says_why(client: TestClient) -> None:
+    gpu = {"uuid": "GPU-4d2a", "serial": "1650021", "pci": "0000:b3:00.0", "index": 3}
+    lease = {"boot_id": "b", "agent_id": "a", "aliases": ["n7.cluster.example", "10.0.0.7", "k8s-7"], "clock": 1.0, "gpus": [gpu]}
+    assert client.post("/api/v1/nodes/n7/lease", json=lease).status_code == 200
+    named: list[dict[str, str]] = [
+        {"node": "n7", "gpu": "3"},
+        {"instance": "n7.cluster.example:9400", "UUID": "GPU-4d2a"},
+        {"instance": "10.0.0.7:9400", "gpu": "0000:b3:00.0"},
+        {"Hostname": "N7", "gpu_serial": "1650021"},
+        {"k8s_node_name": "k8s-7", "gpu": "00000000:B3:00.0"},
+        {"hostname": "n7.cluster.example", "gpu_uuid": "gpu-4D2A"},
+    ]
+    for number, labels in enumerate(named):
+        assert client.post(DOOR, json=notification(fingerprint=f"f{number}", **labels)).status_code == 200
+    (incident,) = incidents(client)
+    assert (incident["node"], incident["gpu"], incident["occurrences"]) == ("n7", "1650021", 6)
+    story = client.get(f"/api/v1/incidents/{incident['id']}").json()["timeline"]
+    assert sum("TrainStepStalled about the same GPU" in entry["text"] for entry in story) == 5
+
+
+def test_alerts_about_nodes_that_nobody_knows_stay_apart(client: TestClient) -> None:
+    for number, node in enumerate(("n7", "n7.cluster.example")):
+        client.post(DOOR, json=notification(fingerprint=f"f{number}", node=node))
+    assert len(incidents(client)) == 2
