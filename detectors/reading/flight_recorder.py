@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 import pickle
-import pickletools
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -71,6 +70,9 @@ def read_plain_pickle(data: bytes) -> Any:
 
 def refusal(data: bytes) -> str:
     """Why the pickle is not to be loaded; empty where it is plain data. Raises nearly anything for damaged ones."""
+    # Only here: few runs have such dumps, and it takes long to import.
+    import pickletools
+
     for count, (opcode, argument, _) in enumerate(pickletools.genops(data), 1):
         if opcode.name not in PLAIN_OPCODES:
             return f"it uses {opcode.name}, which is more than plain data"

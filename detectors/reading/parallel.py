@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,6 +53,10 @@ def in_processes(sources: Sequence[Source], scan: Callable[[Source], Result], pr
 
     Not for processes with threads of their own (it forks). Raises UnreadableInput where a reading process dies.
     """
+    # Only here: most runs need no pool, and importing one takes longer than reading a small log.
+    import multiprocessing
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+
     by_size = sorted(range(len(sources)), key=lambda index: -size_of(sources[index]))
     found: dict[int, Result] = {}
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), begin, (scan,)) as pool:

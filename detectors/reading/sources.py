@@ -135,8 +135,13 @@ class GzipStream:
         self._raw = raw
         self._inflater = zlib.decompressobj(wbits=31)
         self._pending = b""
-        self.taken = 0
+        self._read = 0
         self.note = ""
+
+    @property
+    def taken(self) -> int:
+        """Packed bytes that were unpacked."""
+        return self._read - len(self._pending)
 
     def read(self, size: int, /) -> bytes:
         while not self.note:
@@ -148,11 +153,11 @@ class GzipStream:
                 if not self._pending.startswith(GZIP_MAGIC[: len(self._pending)]):
                     self.note = "bytes after the end of the gzip data were left out"
                     return b""
-                self.taken += 0 if rest else len(self._pending)
+                self._read += 0 if rest else len(self._pending)
                 self._inflater = zlib.decompressobj(wbits=31)
             elif not self._pending:
                 self._pending = self._raw.read(BLOCK_BYTES)
-                self.taken += len(self._pending)
+                self._read += len(self._pending)
                 if not self._pending:
                     self.note = "the gzip data ends early: read as far as it goes"
                     return self._inflater.flush()
