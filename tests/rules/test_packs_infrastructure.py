@@ -138,6 +138,14 @@ def test_a_contained_error_with_its_remap_restarts_the_process_only() -> None:
     assert (diagnosis.reason, diagnosis.severity) == ("gpu_contained_memory_error", Severity.SEV2)
 
 
+def test_cudas_word_for_a_contained_error_does_not_make_it_a_reason_to_isolate() -> None:
+    diagnosis = diagnose(
+        "NVRM: Xid (PCI:0000:52:00): 94, pid=88, name=python, Contained: SM (0x1). RST: No, D-RST: No\n"
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    )
+    assert (diagnosis.reason, diagnosis.severity) == ("gpu_contained_memory_error", Severity.SEV2)
+
+
 @pytest.mark.parametrize("code", [45, 154])
 def test_teardown_xid_is_never_the_root(code: int) -> None:
     assert not diagnose(f"NVRM: Xid (PCI:0000:dc:00): {code}, pid=18, name=python3, Ch 00000001").is_failure
