@@ -40,6 +40,8 @@ __all__ = ["Agent", "pass_signals_to"]
 
 TICK_SECONDS = 0.1
 SHIP_SECONDS = 0.25
+# A rank that writes a flood is caught up with, but not at the cost of looking at the others.
+SHIP_BATCHES = 4
 FINISH_SECONDS = 5.0
 # What stops a job from getting anywhere is told as a failure; anything else is a line among the others.
 TOLD = frozenset((Finding.HANG, Finding.NOT_FINITE))
@@ -187,7 +189,10 @@ class Agent:
         if now - self._shipped_at >= SHIP_SECONDS:
             self._shipped_at = now
             with contextlib.suppress(OSError):
-                self._shipping.ship((item.generation, item.rank) for item in care.exits)
+                ended = [(item.generation, item.rank) for item in care.exits]
+                for _ in range(SHIP_BATCHES):
+                    if not self._shipping.ship(ended):
+                        break
         readings = self._group.readings()
         self.heartbeat = heartbeat_document(self._launch.node, care, readings, now)
         if care.phase is not Phase.STARTING:

@@ -61,11 +61,11 @@ class JobState:
     exit_status: int | None = None
 
 
-def write_atomically(path: Path, text: str, durable: bool = True) -> None:
+def write_atomically(path: Path, content: bytes, durable: bool = True) -> None:
     """Replace `path` whole; `durable`: on disk before this returns. Raises OSError; the old content then stands."""
     unfinished = path.with_name(path.name + ".new")
-    with unfinished.open("w", encoding="utf-8") as target:
-        target.write(text)
+    with unfinished.open("wb") as target:
+        target.write(content)
         target.flush()
         if durable:
             os.fsync(target.fileno())
@@ -118,7 +118,7 @@ class JobFolder:
             self._lock = None
 
     def save(self, state: JobState) -> None:
-        write_atomically(self.path / "state.json", json.dumps(encode_state(state), indent=1))
+        write_atomically(self.path / "state.json", json.dumps(encode_state(state), indent=1).encode())
 
     def load(self) -> JobState | None:
         """None where the job never ran here. Raises ValueError where the file is of another version or damaged."""

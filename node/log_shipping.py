@@ -7,16 +7,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as encode_string
 from pathlib import Path
 from typing import TextIO
 
+from node.folding import fold
 from node.spool import Spool
 from node.tail import FileTail, Position
 
 __all__ = ["Echo", "LogShipping", "log_files", "notice_log"]
 
-BATCH_LINES = 4000
-ECHO_SECONDS = 0.05
+BATCH_RECORDS = 4000
+ECHO_SECONDS = 0.1
 
 
 def log_files(logs: Path) -> list[tuple[Path, int, int]]:
@@ -48,7 +51,8 @@ class LogShipping:
         self._node = node
         self._logs = logs
         self._wall_clock = wall_clock
-        self._tails: dict[Path, tuple[FileTail, int, int | None]] = {}
+        self._tails: dict[Path, FollowedFile] = {}
+        self._finished: set[Path] = set()
         self.refresh()
 
     @property
@@ -57,36 +61,48 @@ class LogShipping:
 
     def refresh(self) -> None:
         """Look for log files that are new, of this generation or left behind by an earlier agent."""
-        for path, generation, rank in shipped_files(self._logs):
-            if path not in self._tails:
+        found = shipped_files(self._logs)
+        newest = max((generation for _, generation, _ in found), default=0)
+        for path, generation, rank in found:
+            followed = self._tails.get(path)
+            if followed is None and path not in self._finished:
                 tail = FileTail(path, self._spool.positions.get(str(path), Position()))
-                self._tails[path] = (tail, generation, rank)
+                self._tails[path] = FollowedFile(
+                    tail, generation, rank, record_head(self._job, self._node, generation, rank, path)
+                )
+            elif followed is not None and generation < newest and followed.tail.at_end():
+                # Nobody writes into a past generation's file any more.
+                del self._tails[path]
+                self._finished.add(path)
 
     def ship(self, ended: Iterable[tuple[int, int]] = ()) -> int:
-        """One batch of what was added, if anything and if there is room; the lines in it. `ended`: (generation, rank)s whose
+        """One batch of what was added, if anything and if there is room; the records in it. `ended`: (generation, rank)s whose
         last line counts without a line feed. Raises OSError where the spool cannot be written; nothing moves then."""
         if self._spool.full:
             return 0
         final: set[tuple[int, int | None]] = set(ended)
         records: list[str] = []
-        positions: dict[str, Position] = {}
-        now = self._wall_clock()
-        before = {path: tail.position for path, (tail, _, _) in self._tails.items()}
-        for path, (tail, generation, rank) in self._tails.items():
-            if len(records) >= BATCH_LINES:
+        moved: dict[Path, Position] = {}
+        time_field = f',"time":{self._wall_clock():.6f},"line":'
+        for path, followed in list(self._tails.items()):
+            if len(records) >= BATCH_RECORDS:
                 break
-            head = {"job": self._job, "attempt": generation + 1, "node": self._node, "rank": rank, "path": str(path)}
-            for line in tail.read(final=(generation, rank) in final):
-                records.append(json.dumps({**head, "number": line.number, "time": now, "line": line.text}))
-            if tail.position != before[path]:
-                positions[str(path)] = tail.position
-        if not records:
+            before = followed.tail.position
+            texts = followed.tail.read(final=(followed.generation, followed.rank) in final)
+            head = followed.head
+            first = followed.tail.position.number - len(texts) + 1
+            records += [f"{head}{number}{time_field}{encode_string(text)}}}" for number, text in fold(first, texts)]
+            if followed.tail.position != before:
+                moved[path] = before
+            # The next batch begins with somebody else: a rank that never stops talking silences no other.
+            self._tails[path] = self._tails.pop(path)
+        if not moved:
             return 0
         try:
-            self._spool.add(records, positions)
+            self._spool.add(records, {str(path): self._tails[path].tail.position for path in moved})
         except OSError:
-            for path, (tail, _, _) in self._tails.items():
-                tail.position = before[path]
+            for path, before in moved.items():
+                self._tails[path].tail.position = before
             raise
         return len(records)
 
@@ -95,6 +111,21 @@ class LogShipping:
         final = list(ended)
         while self.ship(final):
             pass
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedFile:
+    """`head`: the beginning of its records, up to the line's number."""
+
+    tail: FileTail
+    generation: int
+    rank: int | None
+    head: str
+
+
+def record_head(job: str, node: str, generation: int, rank: int | None, path: Path) -> str:
+    head = {"job": job, "attempt": generation + 1, "node": node, "rank": rank, "path": str(path)}
+    return json.dumps(head, separators=(",", ":"))[:-1] + ',"number":'
 
 
 class Echo:
@@ -123,12 +154,12 @@ class Echo:
             return
 
     def _show(self, final: bool) -> None:
+        shown = False
         for path, _, rank in log_files(self._logs):
             tail = self._tails.setdefault(path, FileTail(path))
-            more = True
-            while more:
-                before = tail.position
-                lines = [f"[rank{rank}]: {line.text}\n" for line in tail.read(final=final)]
-                self._out.write("".join(lines))
-                more = tail.position != before
-        self._out.flush()
+            prefix = f"[rank{rank}]: "
+            while texts := tail.read(final=final):
+                self._out.write(prefix + f"\n{prefix}".join(texts) + "\n")
+                shown = True
+        if shown:
+            self._out.flush()

@@ -77,10 +77,10 @@ class ServiceClient:
     def report_result(self, node: str, command: int, document: Mapping[str, Any]) -> None:
         self._post(f"/api/v1/nodes/{quote(node, safe='')}/commands/{command}/result", document)
 
-    def send_logs(self, batch: str, body: str) -> dict[str, Any]:
+    def send_logs(self, batch: str, body: bytes) -> dict[str, Any]:
         """Send one NDJSON batch; sending it twice under one id is harmless."""
         headers = {"Pitstop-Batch": batch, "Content-Type": "application/x-ndjson"}
-        return self._call("POST", "/api/v1/logs", content=body.encode(), headers=headers, timeout=3 * self._timeout_seconds)
+        return self._call("POST", "/api/v1/logs", content=body, headers=headers, timeout=3 * self._timeout_seconds)
 
     def _post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         return self._call("POST", path, content=json.dumps(document).encode(), headers={"Content-Type": "application/json"})

@@ -30,7 +30,7 @@ class Batch:
     number: int
     id: str
     positions: Mapping[str, Position]
-    body: str
+    body: bytes
 
 
 class Spool:
@@ -71,10 +71,9 @@ class Spool:
 
     def add(self, lines: Iterable[str], positions: Mapping[str, Position]) -> Batch:
         """Commit one batch: its lines (JSON objects) and how far they reach. Raises OSError; nothing is committed then."""
-        batch = Batch(self._next, uuid.uuid4().hex, dict(positions), "".join(line + "\n" for line in lines))
+        batch = Batch(self._next, uuid.uuid4().hex, dict(positions), ("\n".join(lines) + "\n").encode())
         header = json.dumps({"id": batch.id, "positions": encode_positions(batch.positions)})
-        path = self._path(batch.number)
-        write_atomically(path, header + "\n" + batch.body, durable=False)
+        write_atomically(self._path(batch.number), header.encode() + b"\n" + batch.body, durable=False)
         self._next += 1
         self._sizes[batch.number] = len(header) + len(batch.body)
         self.positions.update(batch.positions)
@@ -83,7 +82,7 @@ class Spool:
     def acknowledge(self, batch: Batch) -> None:
         """The service has `batch`: forget it. Raises OSError; the batch is then sent again, under the same id."""
         self._acknowledged.update(batch.positions)
-        write_atomically(self._positions_file, json.dumps(encode_positions(self._acknowledged)), durable=False)
+        write_atomically(self._positions_file, json.dumps(encode_positions(self._acknowledged)).encode(), durable=False)
         self._path(batch.number).unlink(missing_ok=True)
         self._sizes.pop(batch.number, None)
 
@@ -91,7 +90,7 @@ class Spool:
         return self._folder / f"{number:012d}.batch"
 
     def _read(self, number: int) -> Batch:
-        header, _, body = self._path(number).read_text(encoding="utf-8").partition("\n")
+        header, _, body = self._path(number).read_bytes().partition(b"\n")
         document = json.loads(header)
         return Batch(number, document["id"], decode_positions(document["positions"]), body)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FileTail", "Position", "TailLine"]
+__all__ = ["FileTail", "Position"]
 
 READ_BYTES = 1 << 20
 # A longer line is cut here: nobody may make the agent hold a file of one endless line in memory.
 MAX_LINE_BYTES = 256 << 10
+LINE_FEED = 0x0A
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,6 @@ class Position:
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TailLine:
-    """`number` counts from 1 in the file."""
-
-    number: int
-    text: str
-
-
 class FileTail:
     """Reads a growing file. `position` is where the lines that `read` gave so far end."""
 
@@ -36,34 +28,37 @@ class FileTail:
         self.path = path
         self.position = position
 
-    def read(self, most_bytes: int = READ_BYTES, final: bool = False) -> Iterator[TailLine]:
+    def at_end(self) -> bool:
+        return self.position.offset == self._size()
+
+    def _size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def read(self, most_bytes: int = READ_BYTES, final: bool = False) -> list[str]:
         """The whole lines that were added, at most about `most_bytes`; `final`: also the last one without its line feed.
 
-        A file that is not there yet has no lines. A file that became shorter is read from its new beginning.
+        The first of them has the number `position.number` + 1, as it was before. A carriage return starts no line: it is a
+        progress bar's. A file that is not there yet has no lines; one that became shorter is read from its new beginning.
         """
-        try:
-            with self.path.open("rb") as source:
-                if self.path.stat().st_size < self.position.offset:
-                    self.position = Position()
-                source.seek(self.position.offset)
-                block = source.read(max(most_bytes, MAX_LINE_BYTES))
-        except FileNotFoundError:
-            return
+        size = self._size()
+        if size < self.position.offset:
+            self.position = Position()
+        if size == self.position.offset:
+            return []
+        room = max(most_bytes, MAX_LINE_BYTES)
+        with self.path.open("rb") as source:
+            source.seek(self.position.offset)
+            block = source.read(room)
         end = block.rfind(b"\n") + 1
-        if end < len(block) and (len(block) - end >= MAX_LINE_BYTES or (final and len(block) < max(most_bytes, MAX_LINE_BYTES))):
+        if end < len(block) and (len(block) - end >= MAX_LINE_BYTES or (final and len(block) < room)):
             end = len(block)
         if not end:
-            return
-        offset, number = self.position.offset, self.position.number
-        for raw in split_lines(block[:end]):
-            offset += len(raw)
-            number += 1
-            self.position = Position(offset, number)
-            yield TailLine(number, raw.rstrip(b"\n").decode("utf-8", "replace"))
-
-
-def split_lines(block: bytes) -> list[bytes]:
-    """Lines end at a line feed only: a carriage return is a progress bar's, not a line's."""
-    parts = block.split(b"\n")
-    lines = [part + b"\n" for part in parts[:-1]]
-    return [*lines, parts[-1]] if parts[-1] else lines
+            return []
+        texts = block[:end].decode("utf-8", "replace").split("\n")
+        if block[end - 1] == LINE_FEED:
+            texts.pop()
+        self.position = Position(self.position.offset + end, self.position.number + len(texts))
+        return texts

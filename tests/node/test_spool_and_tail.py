@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.folding import fold
 from node.log_shipping import LogShipping
 from node.spool import Spool
 from node.tail import MAX_LINE_BYTES, FileTail, Position
@@ -17,26 +18,25 @@ from node.tail import MAX_LINE_BYTES, FileTail, Position
 def test_only_whole_lines_are_given_until_the_writer_is_gone(tmp_path: Path) -> None:
     file = tmp_path / "log"
     tail = FileTail(file)
-    assert list(tail.read()) == []
+    assert tail.read() == []
     file.write_text("one\ntw")
-    assert [(line.number, line.text) for line in tail.read()] == [(1, "one")]
-    assert list(tail.read()) == []
+    assert (tail.read(), tail.position) == (["one"], Position(4, 1))
+    assert tail.read() == []
     with file.open("a") as target:
         target.write("o")
-    assert [(line.number, line.text) for line in tail.read(final=True)] == [(2, "two")]
+    assert (tail.read(final=True), tail.position) == (["two"], Position(7, 2))
 
 
 def test_a_carriage_return_starts_no_line(tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.write_bytes(b"10%\r20%\r30%\nnext\r\n")
-    assert [line.text for line in FileTail(file).read()] == ["10%\r20%\r30%", "next\r"]
+    assert FileTail(file).read() == ["10%\r20%\r30%", "next\r"]
 
 
 def test_an_endless_line_is_cut_and_not_held_in_memory(tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.write_bytes(b"x" * (MAX_LINE_BYTES + 10))
-    tail = FileTail(file)
-    assert sum(len(line.text) for line in tail.read(most_bytes=1)) == MAX_LINE_BYTES
+    assert sum(map(len, FileTail(file).read(most_bytes=1))) == MAX_LINE_BYTES
 
 
 def test_a_file_that_became_shorter_is_read_from_its_new_beginning(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_file_that_became_shorter_is_read_from_its_new_beginning(tmp_path: Pat
     file.write_text("old line\nold line\n")
     tail = FileTail(file, Position(18, 2))
     file.write_text("new\n")
-    assert [(line.number, line.text) for line in tail.read()] == [(1, "new")]
+    assert (tail.read(), tail.position) == (["new"], Position(4, 1))
 
 
 @given(content=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=5))
@@ -56,10 +56,10 @@ def test_reading_in_pieces_gives_the_lines_of_the_whole_file(
     for end in [*sorted(cuts), len(content)]:
         file.write_bytes(content[:end])
         tail = FileTail(file, position)
-        texts += [line.text for line in tail.read()]
+        texts += tail.read()
         position = tail.position
     tail = FileTail(file, position)
-    texts += [line.text for line in tail.read(final=True)]
+    texts += tail.read(final=True)
     expected = content.split(b"\n")
     if expected[-1] == b"":
         expected.pop()
@@ -152,3 +152,43 @@ def test_lines_stay_unread_when_the_spool_cannot_be_written(tmp_path: Path, monk
         with pytest.raises(OSError, match="No space"):
             shipping.ship()
     assert shipping.ship() == 1 and delivered(spool) == [(str(file), 1, "a")]
+
+
+def folded(*texts: str) -> list[tuple[int, str]]:
+    return fold(1, texts)
+
+
+def test_equal_lines_in_a_row_are_told_once_with_their_count_the_first_and_the_last() -> None:
+    xid = "NVRM: Xid (PCI:0000:b3:00): 79, GPU has fallen off the bus."
+    flood = [f"[{1000 + number / 1000:.6f}] {xid}" for number in range(10_000)]
+    assert folded("before", *flood, "after") == [
+        (1, "before"),
+        (2, flood[0]),
+        (10_000, "pitstop: 9998 more lines like the one before"),
+        (10_001, flood[-1]),
+        (10_002, "after"),
+    ]
+
+
+def test_lines_that_differ_in_any_number_but_their_stamp_are_all_kept() -> None:
+    steps = [f"2026-01-01 10:00:0{number} iteration {number} loss 2.5" for number in range(5)]
+    assert [text for _, text in folded(*steps)] == steps
+    assert folded("a", "a") == [(1, "a"), (2, "a")]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "12:00:00 a", "12:00:01 a"]), max_size=12))
+def test_folding_accounts_for_every_line(texts: list[str]) -> None:
+    found = folded(*texts)
+    counts = [int(text.split()[1]) if text.startswith("pitstop: ") else 1 for _, text in found]
+    assert sum(counts) == len(texts)
+    assert [number for number, _ in found] == sorted({number for number, _ in found})
+
+
+def test_a_rank_that_never_stops_talking_silences_no_other(tmp_path: Path) -> None:
+    write(tmp_path, "".join(f"line {number}\n" for number in range(200_000)), rank=0)
+    write(tmp_path, "I am here\n", rank=1)
+    spool = spool_in(tmp_path)
+    shipping = ship(tmp_path, spool)
+    shipping.ship()
+    shipping.ship()
+    assert "I am here" in [text for _, _, text in delivered(spool)]

@@ -1,0 +1,1 @@
+"""Measurements, each a module with `run() -> str`: what it measured as Markdown, from one run on this machine."""

@@ -1,0 +1,44 @@
+"""Equal lines in a row, told once: the first and the last as they stand, and how many there were between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["fold"]
+
+# The stamp at the beginning of a line: [ 1234.567890], 2026-01-31T12:00:00.123Z, Jan 31 12:00:00
+STAMP = re.compile(r"^\W*(?:[A-Z][a-z]{2} +)?\d[\d:.,TZ+\-/ ]*\W*")
+# Only lines that are equal in their end and behind the longest usual stamp are worth a closer look.
+END, STAMP_LENGTH = 12, 32
+
+
+def fold(first: int, texts: Sequence[str]) -> list[tuple[int, str]]:
+    """The lines `texts` of one file, with their numbers from `first` on, without those that equal both neighbours but for the
+    stamp they begin with. In their place stands one line that counts them, under the number of the last of them."""
+    kept: list[tuple[int, str]] = []
+    leader, end, rest, repeats = "", "", "", 0
+    for number, text in enumerate(texts, first):
+        if text[-END:] == end and text[STAMP_LENGTH:] == rest and number > first and bare(text) == bare(leader):
+            repeats += 1
+            continue
+        if repeats:
+            kept += ending(number - 1, texts[number - 1 - first], repeats)
+            repeats = 0
+        kept.append((number, text))
+        leader, end, rest = text, text[-END:], text[STAMP_LENGTH:]
+    if repeats:
+        kept += ending(first + len(texts) - 1, texts[-1], repeats)
+    return kept
+
+
+def bare(text: str) -> str:
+    return STAMP.sub("", text, count=1)
+
+
+def ending(number: int, text: str, repeats: int) -> list[tuple[int, str]]:
+    last = (number, text)
+    if repeats == 1:
+        return [last]
+    count = repeats - 1
+    return [(number - 1, f"pitstop: {count} more line{'s' if count > 1 else ''} like the one before"), last]
