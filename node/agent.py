@@ -63,11 +63,16 @@ class Agent:
         self._watch = Watch({})
         self._shipped_at = 0.0
         self.link: ServiceLink | None = None
-        self.heartbeat: Mapping[str, Any] | None = None
+        self._seen: tuple[caring.Care, Mapping[int, RankReading]] | None = None
 
     def put(self, event: Event) -> None:
         """Tell the agent of something; from any thread, and from a signal handler."""
         self._events.put(event)
+
+    def heartbeat(self) -> Mapping[str, Any] | None:
+        """What the last look saw; for the link's thread. None before the first one."""
+        seen = self._seen
+        return None if seen is None else heartbeat_document(self._launch.node, *seen, time.monotonic())
 
     def run(self, taken_over: bool) -> int:
         """Care for the job until it ends; the exit status of `pitstop run`. Raises KeeperError where nothing can be started."""
@@ -194,7 +199,7 @@ class Agent:
                     if not self._shipping.ship(ended):
                         break
         readings = self._group.readings()
-        self.heartbeat = heartbeat_document(self._launch.node, care, readings, now)
+        self._seen = care, readings
         if care.phase is not Phase.STARTING:
             self._group.look(care.running, now)
         if care.phase is Phase.RUNNING:

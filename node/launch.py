@@ -138,7 +138,7 @@ def launch_in(folder: JobFolder, request: Launch, new_client: Callable[[], Servi
             spool,
             agent.put,
             say,
-            lambda: agent.heartbeat,
+            agent.heartbeat,
             state.after,
         )
         agent.link.start()

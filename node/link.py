@@ -151,6 +151,7 @@ class ServiceLink:
         done = not self._reports and not self._sending.is_set() and self._spool.oldest() is None
         self._stopping.set()
         self._wake.set()
+        self._spool.added.set()
         return done
 
     def _heard(self) -> None:
@@ -267,7 +268,8 @@ class ServiceLink:
         while not self._stopping.is_set():
             batch = self._spool.oldest() if self._registered.is_set() else None
             if batch is None:
-                self._stopping.wait(IDLE_SECONDS / 4)
+                self._spool.added.wait(RETRY_SECONDS)
+                self._spool.added.clear()
                 continue
             try:
                 client.send_logs(batch.id, batch.body)

@@ -20,6 +20,8 @@ __all__ = ["Echo", "LogShipping", "log_files", "notice_log"]
 
 BATCH_RECORDS = 4000
 ECHO_SECONDS = 0.1
+# New files are looked for every so many turns.
+ECHO_RESCAN = 3
 
 
 def log_files(logs: Path) -> list[tuple[Path, int, int]]:
@@ -135,6 +137,7 @@ class Echo:
         self._logs = logs
         self._out = out
         self._tails = {path: FileTail(path, position) for path, position in start}
+        self._ranks: dict[Path, int] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="echo", daemon=True)
         self._thread.start()
@@ -146,19 +149,28 @@ class Echo:
 
     def _run(self) -> None:
         try:
+            turns = 0
             while not self._stopping.wait(ECHO_SECONDS):
+                if turns % ECHO_RESCAN == 0:
+                    self._rescan()
+                turns += 1
                 self._show(final=False)
+            self._rescan()
             self._show(final=True)
         except (OSError, ValueError):
             # Whoever read our output is gone; the lines are in the files.
             return
 
+    def _rescan(self) -> None:
+        for path, _, rank in log_files(self._logs):
+            self._ranks[path] = rank
+            self._tails.setdefault(path, FileTail(path))
+
     def _show(self, final: bool) -> None:
         shown = False
-        for path, _, rank in log_files(self._logs):
-            tail = self._tails.setdefault(path, FileTail(path))
+        for path, rank in self._ranks.items():
             prefix = f"[rank{rank}]: "
-            while texts := tail.read(final=final):
+            while texts := self._tails[path].read(final=final):
                 self._out.write(prefix + f"\n{prefix}".join(texts) + "\n")
                 shown = True
         if shown:

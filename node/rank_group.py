@@ -23,6 +23,7 @@ from pitstop import protocol
 __all__ = ["Launch", "RankGroup"]
 
 LOST_EXIT_SECONDS = 2.0
+LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class RankGroup:
         self._monitor_folder = monitor_folder(folder.path)
         self._monitors = MonitorReader({})
         self._gone_since: dict[ProcessId, float] = {}
+        self._looked_at = 0.0
         self.placement = placement
 
     @property
@@ -167,6 +169,9 @@ class RankGroup:
 
     def look(self, running: Iterable[int], now: float) -> None:
         """Notice ranks whose end nobody told, because their keeper died."""
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
         awaited = set(running)
         for item in self.placement.processes:
             if item.rank not in awaited or is_running(item.process):

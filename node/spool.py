@@ -10,6 +10,7 @@ The spool is bounded. When it is full nothing is dropped: the lines stay in the 
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -34,7 +35,10 @@ class Batch:
 
 
 class Spool:
-    """Batches of one job, oldest first. One process uses a folder at a time; one thread adds, one removes."""
+    """Batches of one job, oldest first. One process uses a folder at a time; one thread adds, one removes.
+
+    `added` is set with every new batch; who waits for it clears it.
+    """
 
     def __init__(self, folder: Path, max_bytes: int = MAX_SPOOL_BYTES) -> None:
         """Raises OSError where the folder cannot be read."""
@@ -42,6 +46,7 @@ class Spool:
         self._max_bytes = max_bytes
         self._positions_file = folder / "positions.json"
         self._sizes: dict[int, int] = {}
+        self.added = threading.Event()
         self._acknowledged: dict[str, Position] = {}
         if self._positions_file.exists():
             self._acknowledged = decode_positions(json.loads(self._positions_file.read_text(encoding="utf-8")))
@@ -77,6 +82,7 @@ class Spool:
         self._next += 1
         self._sizes[batch.number] = len(header) + len(batch.body)
         self.positions.update(batch.positions)
+        self.added.set()
         return batch
 
     def acknowledge(self, batch: Batch) -> None:
