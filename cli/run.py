@@ -16,7 +16,7 @@ from cli.main import UsageError
 from node.launch import LaunchError
 from node.launch import launch as launch_job
 from node.rank_group import Launch
-from node.ranks import job_interpreter
+from node.ranks import job_interpreter, starts_ranks_itself
 from node.service_client import ServiceClient, read_token
 
 __all__ = ["app", "data_directory", "service_clients"]
@@ -69,6 +69,8 @@ def run(
         raise UsageError(f"the command {command[0]!r} is not found or cannot be executed")
     if python is not None and shutil.which(python) is None:
         raise UsageError(f"--python {python!r} is not found or cannot be executed")
+    if ranks > 1 and starts_ranks_itself(command):
+        raise UsageError(f"{command[0]} starts the ranks itself: give their number to it, not to --ranks")
     address, token = service_clients(service, token_file)
     request = Launch(
         job=job or default_job(command),

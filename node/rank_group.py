@@ -17,7 +17,15 @@ from detectors.supervisor import RankExit
 from node.job_state import JobFolder, Placement, RankProcess
 from node.keeper_client import STORE_SOCKET, KeeperClient, KeeperError, open_store, recorded_exits, watch_ranks
 from node.monitors import MonitorReader, RankReading, create_monitors, remove_monitors
-from node.ranks import RankFiles, StoreAddress, monitor_folder, rank_environment, rank_files
+from node.ranks import (
+    RankFiles,
+    StoreAddress,
+    launcher_environment,
+    monitor_folder,
+    rank_environment,
+    rank_files,
+    starts_ranks_itself,
+)
 from pitstop import protocol
 
 __all__ = ["Launch", "RankGroup"]
@@ -85,7 +93,10 @@ class RankGroup:
         files = [rank_files(self._folder.logs, self._monitor_folder, generation, rank) for rank in range(self._launch.ranks)]
         files[0].log.parent.mkdir(exist_ok=True, mode=0o700)
         create_monitors((item.monitor for item in files), generation)
-        store = self._open_store(keeper, generation, environment)
+        if starts_ranks_itself(self._launch.command):
+            store = None
+        else:
+            store = self._open_store(keeper, generation, environment)
         self._spawn(keeper, generation, environment, files, store, resume)
         self._monitors = MonitorReader({rank: item.monitor for rank, item in enumerate(files)})
         watch_ranks(self._folder.path, self.processes.values())
@@ -96,30 +107,38 @@ class RankGroup:
         generation: int,
         environment: Mapping[str, str],
         files: list[RankFiles],
-        store: StoreAddress,
+        store: StoreAddress | None,
         resume: Mapping[str, Any],
     ) -> None:
         launch = self._launch
         processes: list[RankProcess] = []
         try:
             for rank, item in enumerate(files):
-                own = rank_environment(
-                    environment,
-                    job=launch.job,
-                    rank=rank,
-                    ranks=launch.ranks,
-                    generation=generation,
-                    store=store,
-                    files=item,
-                    resume=resume,
-                )
+                own = self._environment(environment, generation, rank, item, store, resume)
                 label = {"rank": rank, "generation": generation}
                 process = keeper.spawn(label, launch.command, own, str(Path.cwd()), item.log)
                 processes.append(RankProcess(rank, generation, process, str(item.log), str(item.monitor), str(item.error_file)))
         except KeeperError:
             keeper.kill((item.process for item in processes), signal.SIGKILL)
             raise
-        self.placement = replace(self.placement, processes=tuple(processes), store_host=store.host, store_port=store.port)
+        host, port = (store.host, store.port) if store is not None else ("", 0)
+        self.placement = replace(self.placement, processes=tuple(processes), store_host=host, store_port=port)
+
+    def _environment(
+        self,
+        inherited: Mapping[str, str],
+        generation: int,
+        rank: int,
+        files: RankFiles,
+        store: StoreAddress | None,
+        resume: Mapping[str, Any],
+    ) -> dict[str, str]:
+        job, ranks = self._launch.job, self._launch.ranks
+        if store is None:
+            return launcher_environment(inherited, job=job, generation=generation, files=files)
+        return rank_environment(
+            inherited, job=job, rank=rank, ranks=ranks, generation=generation, store=store, files=files, resume=resume
+        )
 
     def _open_store(self, keeper: KeeperClient, generation: int, environment: Mapping[str, str]) -> StoreAddress:
         store, host = self.placement.store, self._launch.host

@@ -14,10 +14,21 @@ from typing import Any
 
 from pitstop import protocol
 
-__all__ = ["RankFiles", "StoreAddress", "job_interpreter", "monitor_folder", "rank_environment", "rank_files"]
+__all__ = [
+    "RankFiles",
+    "StoreAddress",
+    "job_interpreter",
+    "launcher_environment",
+    "monitor_folder",
+    "rank_environment",
+    "rank_files",
+    "starts_ranks_itself",
+]
 
 PYTHON_NAME = re.compile(r"python(\d+(\.\d+)*)?")
 SHARED_MEMORY = Path("/dev/shm")
+LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun"))
+LAUNCHER_MODULES = frozenset(("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,14 @@ class RankFiles:
     log: Path
     monitor: Path
     error_file: Path
+
+
+def starts_ranks_itself(command: Sequence[str]) -> bool:
+    """Whether the command is a launcher such as torchrun, which makes ranks and rendezvous: it is cared for as one process."""
+    words = [Path(command[0]).name, *command[1:]]
+    if PYTHON_NAME.fullmatch(words[0]):
+        return any(words[at] == "-m" and words[at + 1] in LAUNCHER_MODULES for at in range(1, len(words) - 1))
+    return words[0] in LAUNCHERS
 
 
 def job_interpreter(option: str | None, command: Sequence[str], search_path: str | None) -> str | None:
@@ -56,6 +75,17 @@ def monitor_folder(job_folder: Path) -> Path:
 def rank_files(logs: Path, monitors: Path, generation: int, rank: int) -> RankFiles:
     folder = logs / str(generation)
     return RankFiles(folder / f"rank{rank}.log", monitors / f"{generation}-{rank}", folder / f"rank{rank}.error.json")
+
+
+def launcher_environment(inherited: Mapping[str, str], *, job: str, generation: int, files: RankFiles) -> dict[str, str]:
+    """The environment of a launcher that starts the ranks itself: nothing that would speak of ranks."""
+    return dict(inherited) | {
+        protocol.ERROR_FILE: str(files.error_file),
+        protocol.JOB: job,
+        protocol.GENERATION: str(generation),
+        protocol.MONITOR: str(files.monitor),
+        "PYTHONUNBUFFERED": inherited.get("PYTHONUNBUFFERED", "1"),
+    }
 
 
 def rank_environment(

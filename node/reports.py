@@ -40,6 +40,8 @@ def registration_document(
 
 
 def attempt_document(node: str, state: JobState, cause: str, directive: str | None) -> dict[str, Any]:
+    placement = state.placement
+    store = {"host": placement.store_host, "port": placement.store_port} if placement.store_host else None
     document: dict[str, Any] = {
         "attempt": state.care.attempt,
         "generation": state.care.generation,
@@ -48,7 +50,7 @@ def attempt_document(node: str, state: JobState, cause: str, directive: str | No
             {"rank": item.rank, "local_rank": item.rank, "node": node, "pid": item.process.pid}
             for item in state.placement.processes
         ],
-        "store": {"host": state.placement.store_host, "port": state.placement.store_port},
+        "store": store,
         "started_at": time.time(),
     }
     return document if directive is None else {**document, "directive_id": directive}

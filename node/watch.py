@@ -110,7 +110,10 @@ class Watch:
 
     def _numbers(self, rank: int, progress: Progress, reading: RankReading, now: float) -> list[Judgement]:
         history = self._histories[rank]
-        if progress.completed <= history.completed:
+        if progress.completed < history.completed:
+            # A launcher of its own started this rank again.
+            history = self._histories[rank] = RankHistory()
+        if progress.completed == history.completed:
             return []
         if history.completed:
             history.step_seconds.append(progress.last_step_ns / 1e9)

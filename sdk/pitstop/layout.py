@@ -26,6 +26,7 @@ __all__ = [
     "Section",
     "SectionTime",
     "create",
+    "last_sequence",
     "read_boot_id",
     "read_header",
     "read_metrics",
@@ -192,6 +193,12 @@ def read_slot(buffer: "mmap.mmap | bytes | memoryview", offset: int, cells: int)
         if sequence and newer and zlib.adler32(slot[8 * SEQUENCE :]) == check:
             best = sequence, slot[8 * PAYLOAD :]
     return best
+
+
+def last_sequence(buffer: "mmap.mmap | bytes | memoryview", offset: int, cells: int) -> int:
+    """The sequence of the newer whole slot of a region; 0 where there is none."""
+    found = read_slot(buffer, offset, cells)
+    return 0 if found is None else found[0]
 
 
 def read_progress(buffer: "mmap.mmap | bytes | memoryview", header: Header) -> Optional[Progress]:

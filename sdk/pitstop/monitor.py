@@ -43,11 +43,13 @@ STEP_SECTION = int(Section.STEP)
 CHECKPOINT = int(Section.CHECKPOINT)
 
 
-def publisher(image: memoryview, slots: Sequence[memoryview]) -> Callable[[], None]:
-    """A function that shows `image` (check, sequence, payload) to readers, through the two slots by turns."""
+def publisher(image: memoryview, slots: Sequence[memoryview], sequence: int) -> Callable[[], None]:
+    """A function that shows `image` (check, sequence, payload) to readers, through the two slots by turns.
+
+    `sequence`: of what is in the file already, where a launcher started this rank again on the same one.
+    """
     cells, body = image.cast("q"), image[8 * SEQUENCE :]
     even, odd = slots
-    sequence = 0
 
     def publish() -> None:
         nonlocal sequence
@@ -154,25 +156,33 @@ class Step(Timed):
         monitor.publish()
 
 
+class AnotherRank(Exception):
+    """The monitor file was made for another rank than this one."""
+
+
 class Monitor:
     """Writes one rank's progress. Made by `init`; for one thread (the training loop's)."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError or layout.LayoutError where `path` cannot be used."""
+        """Raises OSError or layout.LayoutError where `path` cannot be used, AnotherRank where it is not this rank's."""
         with open(path, "r+b") as source:
             self._map = mmap.mmap(source.fileno(), 0)
         header = layout.read_header(self._map)
+        if os.environ.get("RANK", str(header.rank)) != str(header.rank):
+            raise AnotherRank
         self.rank = header.rank
         layout.IDENTITY.pack_into(self._map, layout.IDENTITY_OFFSET, os.getpid(), layout.start_time(os.getpid()) or 0)
         file = memoryview(self._map)
         image = memoryview(bytearray(8 * max(header.progress_cells, layout.PROGRESS_CELLS)))
         self.cells = image.cast("q")
         at, size = header.progress_offset, 8 * header.progress_cells
-        self.publish = publisher(image[:size], (file[at : at + size], file[at + size : at + 2 * size]))
+        slots = (file[at : at + size], file[at + size : at + 2 * size])
+        self.publish = publisher(image[:size], slots, layout.last_sequence(self._map, at, header.progress_cells))
         image = memoryview(bytearray(8 * max(header.metrics_cells, layout.METRICS_CELLS)))
         self._metric_integers, self._metric_numbers = image.cast("q"), image.cast("d")
         at, size = header.metrics_offset, 8 * header.metrics_cells
-        self._publish_metrics = publisher(image[:size], (file[at : at + size], file[at + size : at + 2 * size]))
+        slots = (file[at : at + size], file[at + size : at + 2 * size])
+        self._publish_metrics = publisher(image[:size], slots, layout.last_sequence(self._map, at, header.metrics_cells))
         self._metric_room = min(layout.MAX_METRICS, (header.metrics_cells - layout.METRICS_COUNT - 1) // 2)
         self._names: Dict[str, int] = {}
         self._names_file = file[header.names_offset :]
@@ -305,6 +315,9 @@ def init() -> Union[Monitor, NoMonitor]:
     if path:
         try:
             monitor = Monitor(path)
+        except AnotherRank:
+            # Under a launcher that starts the ranks itself, the file is for the first of them.
+            pass
         except (OSError, ValueError) as problem:
             print("pitstop: not monitored: %s: %s" % (path, problem), file=sys.stderr)
     previous, own_pid = sys.excepthook, os.getpid()

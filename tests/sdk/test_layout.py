@@ -61,6 +61,18 @@ def test_a_section_inside_a_step_gives_the_step_back_when_it_ends(path: Path) ->
     assert after is not None and after.section is Section.FIRST_STEP and after.checkpointed == 5
 
 
+def test_a_process_that_attaches_again_is_newer_than_what_stands_in_the_file(path: Path) -> None:
+    for first in (100, 7):
+        monitor = Monitor(str(path))
+        with monitor.step(first):
+            pass
+        monitor.report(loss=float(first))
+    read = progress(path)
+    assert read is not None and (read.step, read.completed) == (7, 1)
+    content = path.read_bytes()
+    assert layout.read_metrics(content, layout.read_header(content)) == {"loss": (7, 7.0)}
+
+
 def test_time_belongs_to_the_innermost_section(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000_000_000, 1_000_000_000))
     monkeypatch.setattr("pitstop.monitor.monotonic_ns", lambda: next(clock))

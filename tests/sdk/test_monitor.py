@@ -60,6 +60,14 @@ def test_a_rank_signs_its_file_with_pid_and_start_time(tmp_path: Path) -> None:
     assert header.pid == int(done.stdout) and header.started > 0
 
 
+def test_a_rank_leaves_the_file_of_another_rank_alone(tmp_path: Path) -> None:
+    file = tmp_path / "monitor"
+    layout.create(str(file), 0, 0)
+    before = file.read_bytes()
+    done = run_script(USE, tmp_path, **{protocol.MONITOR: str(file), "RANK": "1"})
+    assert done.stdout == "went on\n" and file.read_bytes() == before
+
+
 def test_an_uncaught_exception_is_passed_on_with_type_text_rank_and_step(tmp_path: Path) -> None:
     file, error_file = tmp_path / "monitor", tmp_path / "error.json"
     layout.create(str(file), 1, 0)
