@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import httpx2
@@ -14,7 +17,8 @@ import pytest
 from tests.service.scripted_agent import ScriptedAgent
 from tests.service.service_process import ServiceProcess
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
+STAGES = ("detected", "planned", "acted", "verified")
 
 
 class PatientClient:
@@ -70,13 +74,26 @@ def launch(client: PatientClient, job: str) -> ScriptedAgent:
     return agent
 
 
-def kill_at_random(service: ServiceProcess, client: PatientClient, chance: random.Random, recoveries: int) -> None:
-    """`recoveries` jobs fail one after the other; during each the service is killed at a random moment and started again."""
-    for number in range(recoveries):
-        agent = launch(client, f"job{number}")
-        delay = chance.uniform(0.0, 0.15)
+def wait_for_stage(service: ServiceProcess, job: str, stage: str) -> None:
+    """Until the stored recovery of `job` has come as far as `stage`."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with closing(sqlite3.connect(f"file:{service.data_dir / 'pitstop.sqlite'}?mode=ro", uri=True)) as database:
+        while time.monotonic() < deadline:
+            row = database.execute("select stage from recoveries where job = ?", (job,)).fetchone()
+            if row is not None and STAGES.index(row[0]) >= STAGES.index(stage):
+                return
+            time.sleep(0.001)
+    raise AssertionError(f"{job} did not come to {stage}")
 
-        def kill(delay: float = delay) -> None:
+
+def kill_at_random(service: ServiceProcess, client: PatientClient, chance: random.Random, stages: Sequence[str]) -> None:
+    """One job after the other fails; as soon as its recovery is at its stage, and a little later, the service is killed."""
+    recoveries = len(stages)
+    for number, stage in enumerate(stages):
+        agent = launch(client, f"job{number}")
+
+        def kill(job: str = agent.job, stage: str = stage, delay: float = chance.uniform(0.0, 0.05)) -> None:
+            wait_for_stage(service, job, stage)
             time.sleep(delay)
             service.kill()
             service.start()
@@ -97,11 +114,12 @@ def kill_at_random(service: ServiceProcess, client: PatientClient, chance: rando
 @pytest.mark.acceptance
 def test_a_service_killed_in_mid_recovery_completes_it_once(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path / "data") as service:
-        kill_at_random(service, PatientClient(service.url), random.Random(7), 2)
+        kill_at_random(service, PatientClient(service.url), random.Random(7), ["detected", "planned"])
 
 
 @pytest.mark.soak
 def test_kills_at_random_points_double_nothing(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path / "data") as service:
         kills = max(3, round(50 * float(os.environ.get("SCALE", "1"))))
-        kill_at_random(service, PatientClient(service.url), random.Random(11), kills)
+        chance = random.Random(11)
+        kill_at_random(service, PatientClient(service.url), chance, chance.choices(STAGES, k=kills))
