@@ -13,6 +13,8 @@ from rules.redaction import redact_text
 from service.directory import directory_for
 from service.incidents import JOIN_WINDOW_SECONDS, digest, open_incident
 from service.ingest.alertmanager import AlertMessage, Notification, epoch_or_none
+from service.joining import APART, job_key, verdict_on
+from service.silences import apply_silences
 from service.store.database import hold_lock
 from service.store.incidents import Alert, Failure, Incident
 from service.timeline import IncidentState, add_timeline, announce, move
@@ -96,7 +98,9 @@ def first_alert(session: Session, message: AlertMessage, group_key: str, now: fl
     subject, known = resolved(session, subject)
     # Senders name one machine differently: where it is known, its id and the alert's name say what this is about.
     fingerprint = digest("alert-about", name_of(labels), astuple(subject)) if known else digest("alert", message.fingerprint)
-    incident, why = open_failure_of(session, subject.job, now)
+    apart = verdict_on(session, fingerprint, job_key(subject.job)) if subject.job else None
+    joinable = apart is None or apart.verdict != APART
+    incident, why = open_failure_of(session, subject.job if joinable else None, now)
     if incident is None and known:
         incident = session.scalar(select(Incident).where(Incident.open_key == fingerprint))
         why = f"{name_of(labels)} about the same {known}"
@@ -135,6 +139,8 @@ def first_alert(session: Session, message: AlertMessage, group_key: str, now: fl
         last_received=now,
     )
     session.add(alert)
+    session.flush()
+    apply_silences(session, incident, now)
     if message.status == "resolved":
         # We were not there when it fired; what happened is kept all the same.
         resolve(session, incident, alert, now)

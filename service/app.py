@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 
 from anyio import to_thread
@@ -27,8 +28,10 @@ from service.api import (
     health,
     incidents,
     jobs,
+    joins,
     logs,
     nodes,
+    silences,
 )
 from service.dashboard import pages
 from service.dashboard.rendering import STATIC
@@ -47,6 +50,7 @@ from service.problems import install_problems
 from service.recoveries import Recoveries
 from service.retention import Retention, Storage
 from service.settings import Settings
+from service.silences import begin_silences
 from service.state import Service
 from service.store import Clock, Store
 from service.supervisor import Supervisor
@@ -54,6 +58,7 @@ from service.supervisor import Supervisor
 __all__ = ["create_app"]
 
 RETENTION_SECONDS = 20.0
+SILENCES_SECONDS = 10.0
 ROUTES = (
     actions,
     alerts,
@@ -66,8 +71,10 @@ ROUTES = (
     health,
     incidents,
     jobs,
+    joins,
     logs,
     nodes,
+    silences,
 )
 
 
@@ -98,7 +105,15 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         recoveries = Recoveries(store, clock, returns, diagnose, rules=rules, started_at=clock())
         supervisor = Supervisor(recoveries, watch, (returns.tick, calls.work))
         service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, clock)
-        duties = Duties(store, clock, (Duty("retention", RETENTION_SECONDS, Retention(store, settings, clock).work),))
+        retention = Retention(store, settings, clock)
+        duties = Duties(
+            store,
+            clock,
+            (
+                Duty("retention", RETENTION_SECONDS, retention.work),
+                Duty("silences", SILENCES_SECONDS, partial(begin_silences, store, clock)),
+            ),
+        )
         service.checks |= {"matcher": pool.check, "writer": writer.check, "storage": storage.check}
         service.reports["duties"] = duties.report
         app.state.pitstop = service

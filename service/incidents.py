@@ -8,19 +8,22 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from rules.diagnosis import Diagnosis, diagnosis_document
 from rules.signal import Role
 from rules.taxonomy import UNKNOWN, load_taxonomy
 from service.directory import directory_for
+from service.implications import record_implications
+from service.joining import APART, TOGETHER, job_key, merge, verdict_on
+from service.silences import apply_silences
 from service.store.database import hold_lock
 from service.store.events import publish_event
-from service.store.incidents import Alert, Failure, Incident, TimelineEntry, find_failure
+from service.store.incidents import Failure, Incident, JoinDecision, find_failure
 from service.timeline import IncidentState, add_timeline, announce, move
 
-__all__ = ["FailureReport", "Reported", "apply_diagnosis", "fingerprint_of", "merge", "open_incident", "open_or_update_incident"]
+__all__ = ["FailureReport", "Reported", "apply_diagnosis", "fingerprint_of", "open_incident", "open_or_update_incident"]
 
 # An alert and a failure of one job that lie at most this far apart are about the same thing.
 JOIN_WINDOW_SECONDS = 900.0
@@ -94,6 +97,7 @@ def open_incident(
     )
     session.add(incident)
     session.flush()
+    apply_silences(session, incident, now)
     add_timeline(session, incident.id, "detected", summary, at=now)
     announce(session, incident, "incident.opened", now)
     return incident
@@ -174,6 +178,7 @@ def find_incident_of(session: Session, report: FailureReport, now: float) -> tup
         )
         .order_by(Incident.last_seen.desc(), Incident.id.desc())
     ).all()
+    alerted = [incident for incident in alerted if not kept_apart(session, incident, report.job)]
     if not alerted:
         return None, ""
     first, *others = alerted
@@ -188,36 +193,37 @@ def find_incident_of(session: Session, report: FailureReport, now: float) -> tup
     return first, f"an alert about the same job was open, last seen {now - first.last_seen:.0f} s before"
 
 
+def kept_apart(session: Session, alerted: Incident, job: str) -> bool:
+    """Whether a person said that what this alert tells is no part of the job's failures."""
+    verdict = verdict_on(session, alerted.fingerprint, job_key(job))
+    return verdict is not None and verdict.verdict == APART
+
+
+def older_of(session: Session, incident: Incident, fingerprint: str) -> tuple[Incident | None, str]:
+    """The open incident that this failure belongs to: one of the same root cause, or one that a person put it together with."""
+    verdict = verdict_on(session, fingerprint, fingerprint)
+    same = session.scalar(select(Incident).where(Incident.open_key == fingerprint, Incident.id != incident.id))
+    if same is not None and (verdict is None or verdict.verdict != APART):
+        return same, "the same root cause on the same job, still open"
+    decisions = session.scalars(
+        select(JoinDecision).where(
+            JoinDecision.verdict == TOGETHER, or_(JoinDecision.one == fingerprint, JoinDecision.other == fingerprint)
+        )
+    ).all()
+    for decision in decisions:
+        partner = decision.other if decision.one == fingerprint else decision.one
+        found = session.scalar(select(Incident).where(Incident.open_key == partner, Incident.id != incident.id))
+        if found is not None:
+            return found, f"{decision.by} put these two together before"
+    return None, ""
+
+
 def followed(session: Session, incident_id: int) -> Incident:
     """The incident, or the one that it was merged into."""
     incident = session.get_one(Incident, incident_id)
     while incident.merged_into is not None:
         incident = session.get_one(Incident, incident.merged_into)
     return incident
-
-
-def merge(session: Session, source: Incident, target: Incident, why: str, *, actor: str = "pitstop", now: float) -> None:
-    """Move everything that `source` gathered to `target`; `source` stays behind, closed, and points there."""
-    for table in (Failure, Alert, TimelineEntry):
-        session.execute(update(table).where(table.incident_id == source.id).values(incident_id=target.id))
-    target.occurrences += source.occurrences
-    target.first_seen = min(target.first_seen, source.first_seen)
-    target.last_seen = max(target.last_seen, source.last_seen)
-    source.merged_into = target.id
-    source.state = IncidentState.RESOLVED.value
-    source.open_key = None
-    source.closed_at = now
-    add_timeline(
-        session,
-        target.id,
-        "joined",
-        f"incident {source.id} joined: {why}",
-        actor=actor,
-        data={"from": source.id, "why": why},
-        at=now,
-    )
-    announce(session, source, "incident.resolved", now)
-    announce(session, target, "incident.updated", now)
 
 
 def with_canonical_names(session: Session, diagnosis: Diagnosis) -> Diagnosis:
@@ -238,14 +244,16 @@ def apply_diagnosis(
     diagnosis = with_canonical_names(session, diagnosis)
     fingerprint = fingerprint_of(incident.job, diagnosis)
     session.flush()
-    older = session.scalar(select(Incident).where(Incident.open_key == fingerprint, Incident.id != incident.id))
+    older, why = older_of(session, incident, fingerprint)
     if older is not None:
-        merge(session, incident, older, "the same root cause on the same job, still open", now=now)
+        merge(session, incident, older, why, now=now)
         incident = older
     domain = diagnosis.fault_domain
     incident.fingerprint = fingerprint
     if incident.closed_at is None:
-        incident.open_key = fingerprint
+        # Where people keep equal causes apart, each is open under a key of its own.
+        taken = session.scalar(select(Incident.id).where(Incident.open_key == fingerprint, Incident.id != incident.id))
+        incident.open_key = fingerprint if taken is None else digest(fingerprint, incident.id)
     incident.reason = diagnosis.reason
     incident.category = diagnosis.category.value
     incident.component = diagnosis.component
@@ -260,6 +268,8 @@ def apply_diagnosis(
     incident.rank = domain.rank or incident.rank
     incident.link = domain.link or incident.link
     incident.diagnosis = diagnosis_document(diagnosis)
+    apply_silences(session, incident, now)
+    record_implications(session, incident, diagnosis, now)
     add_timeline(
         session,
         incident.id,

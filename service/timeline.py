@@ -52,6 +52,7 @@ def incident_document(incident: Incident) -> dict[str, Any]:
         "last_seen": timestamp(incident.last_seen),
         "closed_at": timestamp(incident.closed_at),
         "fingerprint": incident.fingerprint,
+        "silenced_until": timestamp(incident.silenced_until),
         "merged_into": None if incident.merged_into is None else str(incident.merged_into),
     }
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
 from rules.redaction import redact_text
@@ -96,6 +96,7 @@ def list_incidents(
     severity: Annotated[str | None, Query(max_length=8)] = None,
     job: Annotated[str | None, Query(max_length=255)] = None,
     node: Annotated[str | None, Query(max_length=255)] = None,
+    silenced: Annotated[bool | None, Query(description="only silenced ones, or only the others")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     cursor: str | None = None,
 ) -> dict[str, Any]:
@@ -107,6 +108,9 @@ def list_incidents(
             chosen = chosen.where(column == value)
     if open is not None:
         chosen = chosen.where(Incident.open_key.is_not(None) if open else Incident.open_key.is_(None))
+    if silenced is not None:
+        held = and_(Incident.silenced_until.is_not(None), Incident.silenced_until > service.clock())
+        chosen = chosen.where(held if silenced else ~held)
     with service.store.reading() as session:
         total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
         rows = session.scalars(chosen.order_by(Incident.last_seen.desc(), Incident.id.desc()).offset(offset).limit(limit)).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from service.access import Principal, PrincipalDependency, Right, allow
 from service.api.documents import listing, node_document, offset_of
+from service.implications import lemons
 from service.problems import Problem
 from service.state import ServiceDependency
 from service.store.events import publish_event
@@ -107,6 +109,19 @@ def list_nodes(
         rows = session.scalars(select(Node).order_by(Node.id).offset(offset).limit(limit)).all()
         aliases = aliases_of(session, [row.id for row in rows])
     return listing(rows, lambda row: node_document(row, aliases[row.id], now), total, offset, limit)
+
+
+@router.get("/suspects", operation_id="listSuspects", dependencies=[Depends(allow(Right.READ))])
+def list_suspects(
+    service: ServiceDependency,
+    kind: Annotated[str | None, Query(pattern="^(node|gpu|link)$")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> dict[str, Any]:
+    """Nodes, GPUs and links at which failures of several jobs point, the most suspicious first."""
+    now = service.clock()
+    with service.store.reading() as session:
+        found = lemons(session, now, kind, limit)
+    return listing(found, asdict, len(found), 0, limit)
 
 
 @router.get("/{node}", operation_id="getNode", dependencies=[Depends(allow(Right.READ))])

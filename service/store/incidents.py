@@ -10,7 +10,17 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from service.store.database import Base, BigId
 
-__all__ = ["Alert", "Failure", "Incident", "TimelineEntry", "find_failure", "timeline"]
+__all__ = [
+    "Alert",
+    "Failure",
+    "Implication",
+    "Incident",
+    "JoinDecision",
+    "Silence",
+    "TimelineEntry",
+    "find_failure",
+    "timeline",
+]
 
 
 class Incident(Base):
@@ -44,6 +54,9 @@ class Incident(Base):
     last_seen: Mapped[float] = mapped_column(Float)
     closed_at: Mapped[float | None] = mapped_column(Float)
     diagnosis: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    silenced_until: Mapped[float | None] = mapped_column(Float)
+    # No foreign key: SQLite cannot add one to a table that others point to.
+    silence_id: Mapped[int | None] = mapped_column(BigId)
     merged_into: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
 
 
@@ -102,6 +115,51 @@ class TimelineEntry(Base):
     text: Mapped[str] = mapped_column(Text)
     data: Mapped[dict[str, Any]] = mapped_column(JSON)
     seconds: Mapped[float | None] = mapped_column(Float)
+
+
+class JoinDecision(Base):
+    """What a person said of two things: `together` or `apart`. Remembered for all later incidents of the same keys."""
+
+    __tablename__ = "join_decisions"
+    __table_args__ = (UniqueConstraint("one", "other"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    one: Mapped[str] = mapped_column(String(128))
+    other: Mapped[str] = mapped_column(String(128), index=True)
+    verdict: Mapped[str] = mapped_column(String(8))
+    by: Mapped[str] = mapped_column(String(255))
+    at: Mapped[float] = mapped_column(Float)
+    comment: Mapped[str] = mapped_column(Text)
+
+
+class Silence(Base):
+    """Incidents that match are counted and kept, and call nobody. In Alertmanager's form; `ends_at` is never open."""
+
+    __tablename__ = "silences"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    matchers: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
+    starts_at: Mapped[float] = mapped_column(Float)
+    ends_at: Mapped[float] = mapped_column(Float, index=True)
+    created_by: Mapped[str] = mapped_column(String(255))
+    comment: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+class Implication(Base):
+    """That a diagnosed failure pointed at a node, GPU or link: what suspicion across jobs is made of."""
+
+    __tablename__ = "implications"
+    __table_args__ = (UniqueConstraint("incident_id", "kind", "name"), Index("ix_implications_place", "kind", "name", "at"))
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    incident_id: Mapped[int] = mapped_column(ForeignKey("incidents.id"))
+    kind: Mapped[str] = mapped_column(String(8))
+    name: Mapped[str] = mapped_column(String(255))
+    job: Mapped[str | None] = mapped_column(String(255))
+    reason: Mapped[str] = mapped_column(String(64))
+    weight: Mapped[float] = mapped_column(Float)
+    at: Mapped[float] = mapped_column(Float)
 
 
 def timeline(session: Session, incident_id: int) -> Sequence[TimelineEntry]:
