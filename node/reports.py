@@ -126,7 +126,14 @@ def failure_document(
             for item in failed
         ],
         "last_step": max(steps, default=None),
+        "last_checkpoint": finished_checkpoint(readings),
     }
+
+
+def finished_checkpoint(readings: Mapping[int, RankReading]) -> dict[str, int] | None:
+    """The step of the newest checkpoint that every rank has finished, as their monitors say."""
+    steps = [reading.progress.checkpointed for reading in readings.values() if reading.progress is not None]
+    return {"step": min(steps)} if steps and min(steps) >= 0 else None
 
 
 def notice_document(
@@ -140,5 +147,5 @@ def notice_document(
         "idempotency_key": f"{job}:{care.generation}:{key}",
         "failed": [{"rank": rank, "node": node, "exit_code": None, "signal": None, "error": why}],
         "last_step": max(steps, default=None),
-        "last_checkpoint": None,
+        "last_checkpoint": finished_checkpoint(readings),
     }

@@ -83,10 +83,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint that the job has reported."""
+    """One checkpoint that the job has reported; without a path the job knows it by its step."""
 
     step: int
-    path: str
+    path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +363,7 @@ def _describe(decision: Decision) -> str:
         parts.append(f"with {decision.action.value} of {', '.join(decision.exclude)}")
     elif decision.exclude:
         parts.append(f"without {', '.join(decision.exclude)}")
-    if decision.resume.checkpoint is not None:
+    if decision.resume.step is not None:
         parts.append(f"from step {decision.resume.step}")
     if decision.localise:
         parts.append("after localising")

@@ -85,13 +85,13 @@ def has_agent(session: Session, nodes: tuple[str, ...], now: float) -> bool:
 
 
 def checkpoints_of(session: Session, job: str) -> tuple[Checkpoint, ...]:
-    """Checkpoints that the job's failures named, by path."""
+    """Checkpoints that the job's failures named, one a step."""
     reports = session.scalars(select(Failure.report).where(Failure.job == job).order_by(Failure.id.desc()).limit(100)).all()
-    found: dict[str, Checkpoint] = {}
+    found: dict[int, Checkpoint] = {}
     for report in reports:
         named = report.get("last_checkpoint")
-        if isinstance(named, Mapping) and isinstance(named.get("path"), str) and isinstance(named.get("step"), int):
-            found.setdefault(named["path"], Checkpoint(named["step"], named["path"]))
+        if isinstance(named, Mapping) and isinstance(named.get("step"), int):
+            found.setdefault(named["step"], Checkpoint(named["step"], named.get("path")))
     return tuple(found.values())
 
 

@@ -43,8 +43,10 @@ class FailedRank(Document):
 
 
 class NamedCheckpoint(Document):
+    """`path` may be left to the job, which knows its checkpoints by step."""
+
     step: Annotated[int, Field(ge=0, le=2**53)]
-    path: Annotated[str, Field(min_length=1, max_length=4096)]
+    path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
 
 
 class FailureDocument(Document):

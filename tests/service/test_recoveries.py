@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,21 @@ def test_a_job_that_allows_no_restart_gets_none(store: Store, clock: Clock) -> N
     prepare(store, max_restarts=0)
     recoveries = recoveries_on(store, clock, lambda _incident: diagnosis("process_segfault"))
     assert (fail(recoveries, 0).directive or {})["directive"] == "stop"
+
+
+def test_a_lost_loss_goes_back_to_the_checkpoint_that_the_agent_named_and_skips_the_batches(store: Store, clock: Clock) -> None:
+    prepare(store)
+    recoveries = recoveries_on(store, clock, lambda _incident: diagnosis("nan_loss"))
+    report = replace(REPORT, last_step=40, document={"failed": [], "last_checkpoint": {"step": 30}})
+    with store.writing() as session:
+        recovery = recoveries.report(session, report).id
+    recoveries.advance(recovery)
+    with store.reading() as session:
+        directive = session.get_one(RecoveryRow, recovery).directive or {}
+        command = session.scalars(select(CommandRow)).one()
+    assert directive["directive"] == "rollback"
+    assert directive["resume"] == {"step": 30, "checkpoint": None, "skip_batches": [[30, 41]]}
+    assert command.args["resume"] == directive["resume"]
 
 
 def test_frozen_nothing_is_commanded_and_the_answer_says_so(store: Store, clock: Clock) -> None:
