@@ -350,7 +350,9 @@ def on_command(care: Care, command: Command, wall_time: float, now: float) -> tu
 
 def known_values(resume: object) -> Mapping[str, Any]:
     """What a command says about where to resume, without what it leaves open."""
-    return {key: value for key, value in resume.items() if value} if isinstance(resume, Mapping) else {}
+    if not isinstance(resume, Mapping):
+        return {}
+    return {key: value for key, value in resume.items() if value is not None and value != []}
 
 
 def delay_of(value: object) -> float:

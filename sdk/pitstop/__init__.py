@@ -2,12 +2,20 @@
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pitstop.callbacks import lightning_callback, transformers_callback
     from pitstop.directive import Resume, resume
     from pitstop.monitor import Monitor, init
 
-__all__ = ["Monitor", "Resume", "init", "resume"]
+__all__ = ["Monitor", "Resume", "init", "lightning_callback", "resume", "transformers_callback"]
 
-HOMES = {"Monitor": "pitstop.monitor", "init": "pitstop.monitor", "Resume": "pitstop.directive", "resume": "pitstop.directive"}
+HOMES = {
+    "Monitor": "pitstop.monitor",
+    "Resume": "pitstop.directive",
+    "init": "pitstop.monitor",
+    "lightning_callback": "pitstop.callbacks",
+    "resume": "pitstop.directive",
+    "transformers_callback": "pitstop.callbacks",
+}
 
 
 def __getattr__(name: str) -> object:
