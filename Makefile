@@ -35,6 +35,7 @@ soak: $(STAMP)
 	SCALE=$(SCALE) $(BIN)/python -m pytest -m soak -rs --timeout=1800
 
 bench: $(STAMP)
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
 
 test-gpu: $(STAMP)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Not Typer: its import takes longer than sifting 100 MB (docs/decisions/0003).
+# Not Typer: its import takes longer than sifting 100 MB (docs/decisions/0012).
 import argparse
 import json
 import sys

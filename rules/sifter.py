@@ -1,7 +1,7 @@
 """Sift the lines of a block by shape: drop, keep, or ask.
 
 The contract and a plain Python form of it. Where the C form (rules/_sifter.c) was built at installation it is taken instead: the
-same answers, several times as fast (docs/decisions has the measurement).
+same answers, several times as fast (docs/decisions/0012).
 """
 
 from __future__ import annotations
