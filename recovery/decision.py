@@ -12,9 +12,7 @@ from rules.signal import Trust
 __all__ = [
     "CLUSTER_ACTIONS",
     "DEFAULT_MODES",
-    "OWN_ACTIONS",
     "RELAUNCHES",
-    "WITNESSED_ACTIONS",
     "Action",
     "Audience",
     "Decision",
@@ -40,10 +38,6 @@ class Action(StrEnum):
 
 # An action that starts the job's processes again, and so spends the budget of its root cause.
 RELAUNCHES = frozenset({Action.RETRY, Action.RESTART, Action.ROLLBACK, Action.SHRINK})
-# What the word of the job's own processes may cause (law 2): nothing but these.
-OWN_ACTIONS = frozenset({Action.NONE, Action.RETRY, Action.RESTART, Action.ROLLBACK, Action.STOP})
-# What takes resources away, from the job or from everybody: only on the word of a node or the cluster.
-WITNESSED_ACTIONS = frozenset(Action) - OWN_ACTIONS
 # What reaches beyond the job: it takes something from everybody.
 CLUSTER_ACTIONS = frozenset({Action.RESET_GPU, Action.ISOLATE})
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from recovery.decision import CLUSTER_ACTIONS, Action, DirectiveKind, Mode
@@ -273,7 +273,9 @@ class Recoveries:
         complete = all(other.status == "done" for other in of_action if other.node not in left_out)
         if complete or status not in ("done", "refused"):
             action.state, action.detail, action.ended_at = ("done" if complete else status), detail, now
-        if STATE.validate_python(row.state).successor in (None, command.generation):
+        newest = session.scalar(select(func.max(ActionRow.id)).where(ActionRow.recovery_id == row.id))
+        # What an action before the present one came to says nothing about the present one.
+        if action.id == newest:
             self._apply(session, row, Reported(now, status, generation, f"{command.node}: {detail}", complete))
 
     def _locked(self, session: Session, recovery_id: int) -> RecoveryRow:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from detectors.reading.scan import scan_text
-from recovery.decision import CLUSTER_ACTIONS, OWN_ACTIONS, Action, Mode
+from recovery.decision import CLUSTER_ACTIONS, Action, Mode
 from recovery.policy import JobFacts, Situation, decide
 from rules.diagnosis import Diagnosis
 from rules.matcher import Matcher
@@ -15,6 +15,8 @@ from rules.pack import RuleRole, load_packs
 from rules.ranking import rank
 
 AUTO = dict.fromkeys(Action, Mode.AUTO)
+# What the word of the job's own processes may cause (law 2).
+OWN_ACTIONS = {Action.NONE, Action.RETRY, Action.RESTART, Action.ROLLBACK, Action.STOP}
 JOB = JobFacts("gpt", nodes=("n1", "n2"), ranks=16, min_ranks=1, spares=("n7", "n8"), last_step=40)
 # How a line names a node: syslog's host, a launcher's prefix, a key, a fully qualified name.
 NAMING = ("{line}", "Nov 29 18:00:00 n2 kernel: {line}", "n9: {line}", "host=n9 {line}", "[n9.cluster.example.org:0] {line}")

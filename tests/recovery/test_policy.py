@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.decision import OWN_ACTIONS, RELAUNCHES, Action, Audience, DirectiveKind, Mode
+from recovery.decision import RELAUNCHES, Action, Audience, DirectiveKind, Mode
 from recovery.policy import TABLE, Budget, Checkpoint, JobFacts, Situation, decide, witnessed_nodes
 from rules.diagnosis import Diagnosis, Evidence
 from rules.pack import load_packs
@@ -17,6 +17,8 @@ from rules.taxonomy import NONE, UNKNOWN, Category, Severity, load_taxonomy
 
 TAXONOMY = load_taxonomy()
 AUTO = dict.fromkeys(Action, Mode.AUTO)
+# What the word of the job's own processes may cause (law 2).
+OWN_ACTIONS = {Action.NONE, Action.RETRY, Action.RESTART, Action.ROLLBACK, Action.STOP}
 JOB = JobFacts(
     "gpt", nodes=("n1", "n2"), ranks=4, min_ranks=2, checkpoints=(Checkpoint(100, "c100"), Checkpoint(200, "c200")), last_step=230
 )

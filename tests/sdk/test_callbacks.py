@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+
 from pitstop import layout, protocol
 from pitstop.layout import Section
 
@@ -33,6 +34,7 @@ def seen(file: Path) -> tuple[layout.Progress, dict[str, tuple[int, float]]]:
 def test_lightning_reports_steps_evaluations_and_the_loss(monitor_file: Path, tmp_path: Path) -> None:
     import pytorch_lightning as lightning
     import torch
+
     from pitstop.callbacks import lightning_callback
 
     class Module(lightning.LightningModule):
@@ -66,8 +68,9 @@ def test_lightning_reports_steps_evaluations_and_the_loss(monitor_file: Path, tm
 )
 def test_transformers_reports_steps_evaluations_and_the_loss(monitor_file: Path, tmp_path: Path) -> None:
     import torch
-    from pitstop.callbacks import transformers_callback
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    from pitstop.callbacks import transformers_callback
 
     model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=16, n_embd=8, n_layer=1, n_head=1))
     rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(16)]

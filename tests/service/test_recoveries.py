@@ -247,6 +247,22 @@ def test_a_lost_loss_goes_back_to_the_checkpoint_that_the_agent_named_and_skips_
     assert command.args["resume"] == directive["resume"]
 
 
+def test_a_late_answer_to_an_earlier_action_does_not_count_for_the_present_one(store: Store, clock: Clock) -> None:
+    prepare(store, max_restarts=1)
+    recoveries = recoveries_on(store, clock, lambda _incident: diagnosis("process_segfault"))
+    recovery = fail(recoveries, 0).id
+    clock.now += 61
+    recoveries.advance(recovery)
+    with store.reading() as session:
+        restart, stop = session.scalars(select(CommandRow).order_by(CommandRow.id))
+        assert (restart.kind, stop.kind) == ("restart_ranks", "stop_ranks")
+    with store.writing() as session:
+        recoveries.answered(session, session.get_one(CommandRow, restart.id), "done", 1, "2 ranks started")
+        assert session.get_one(RecoveryRow, recovery).stage == "planned"
+        recoveries.answered(session, session.get_one(CommandRow, stop.id), "done", 1, "every process is gone")
+        assert session.get_one(RecoveryRow, recovery).stage == "stopped"
+
+
 def test_frozen_nothing_is_commanded_and_the_answer_says_so(store: Store, clock: Clock) -> None:
     prepare(store)
     with store.writing() as session:
