@@ -63,7 +63,7 @@ def wilson(count: int, of: int) -> tuple[float, float] | None:
         return None
     z, rate = 1.96, count / of
     middle, half = rate + z * z / (2 * of), z * sqrt((rate * (1 - rate) + z * z / (4 * of)) / of)
-    return (middle - half) / (1 + z * z / of), (middle + half) / (1 + z * z / of)
+    return max(0.0, (middle - half) / (1 + z * z / of)), min(1.0, (middle + half) / (1 + z * z / of))
 
 
 def measure(cases: Sequence[Judged], counts: Callable[[Judged], bool]) -> Measure:

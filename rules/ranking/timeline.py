@@ -36,12 +36,12 @@ SURVIVABLE = frozenset(
         "ScriptException",
     )
 )
-Stream = tuple[str, int | None]
+Stream = tuple[str, int | None, str | None]
 
 
 def stream_of(item: Observation) -> Stream:
-    """The process that printed a line, as far as the line tells: its file and its rank."""
-    return item.line.path, item.line.rank
+    """The process that printed a line, as far as the line tells: its file and its rank, or without a rank its node."""
+    return item.line.path, item.line.rank, item.line.node if item.line.rank is None else None
 
 
 class Timeline:
@@ -110,10 +110,11 @@ class Timeline:
         if not later or (start is not None and start.order > at.order):
             return None
         before = self._step_before[at.order]
-        base, last = (before or later[0]).number("step"), later[-1].number("step")
-        if base is None or last is None:
+        numbers = [item.number("step") for item in ((before, *later) if before else later)]
+        known = [number for number in numbers if number is not None]
+        if len(known) < len(numbers) or known != sorted(known):
             return None
-        return later[-1] if last - base >= (STEPS_SURVIVED if before else 1) else None
+        return later[-1] if known[-1] - known[0] >= (STEPS_SURVIVED if before else 1) else None
 
     def attempt_of(self, order: int) -> int:
         """How many later attempts had come to life when the observation of this order was made."""

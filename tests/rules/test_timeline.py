@@ -116,3 +116,13 @@ def test_steps_after_a_new_start_do_not_undo_the_failure_before_it() -> None:
 def test_a_broken_gpu_stays_broken_while_training_goes_on() -> None:
     before, *after = steps((1, 10), (3, 11), (9, 40))
     assert diagnose(before, sighting(ECC, 2), *after).reason == "gpu_uncorrectable_ecc"
+
+
+def test_steps_of_another_node_do_not_show_that_the_program_lived() -> None:
+    other = [sighting(STEP, line, node="n2", captures={"step": str(step)}) for line, step in ((1, 10), (3, 11), (9, 40))]
+    assert diagnose(other[0], sighting(KEY, 2), *other[1:]).reason == "python_key_error"
+
+
+def test_step_numbers_that_jump_about_show_nothing() -> None:
+    before, *after = steps((1, 10), (3, 900), (9, 40))
+    assert diagnose(before, sighting(KEY, 2), *after).reason == "python_key_error"
