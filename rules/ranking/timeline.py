@@ -44,6 +44,13 @@ def stream_of(item: Observation) -> Stream:
     return item.line.path, item.line.rank, item.line.node if item.line.rank is None else None
 
 
+def ends(item: Observation, other: Observation) -> bool:
+    """Whether a mark at `item` can end one at `other`: the same process, or a step that names neither rank nor node."""
+    anonymous = item.marks(Mark.PROGRESS) and item.line.rank is None and item.line.node is None
+    same_place = item.line.path == other.line.path and item.line.rank == other.line.rank
+    return same_place and (anonymous or stream_of(item) == stream_of(other))
+
+
 class Timeline:
     """Which marks stand at each observation. A mark is ended by a completed step of the same process, a save by its end."""
 
@@ -68,7 +75,7 @@ class Timeline:
                 restarted = False
                 self.attempts.append(item.order)
             ended = (*ENDED_BY.get(mark, ()), mark)
-            standing = tuple(other for other in standing if stream_of(other) != stream or other.rule.marks not in ended)
+            standing = tuple(other for other in standing if not ends(item, other) or other.rule.marks not in ended)
             if mark in (Mark.START, Mark.RESTART):
                 self._last_start[stream] = item
             if mark in (Mark.PROGRESS, Mark.FINISHED):
