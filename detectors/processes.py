@@ -50,10 +50,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """`state` is the kernel's letter (R, S, D, T, Z ...), of the main thread; `cpu_seconds` of all threads since the start."""
+    """`state` is the kernel's letter (R, S, D, T, Z ...), of the main thread; `cpu_seconds` of all threads since the start.
+
+    `runnable_seconds`: how long the main thread ran or waited for a processor, which a crowded machine does not change.
+    """
 
     state: str
     cpu_seconds: float
+    runnable_seconds: float
 
 
 def scheduling(process: ProcessId) -> Scheduling | None:
@@ -64,7 +68,14 @@ def scheduling(process: ProcessId) -> Scheduling | None:
         return None
     if len(fields) < 20 or int(fields[19]) != process.started:
         return None
-    return Scheduling(fields[0].decode(), (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND)
+    cpu_seconds = (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+    try:
+        ran, waited = Path(f"/proc/{process.pid}/schedstat").read_bytes().split()[:2]
+        runnable_seconds = (int(ran) + int(waited)) / 1e9
+    except (OSError, ValueError):
+        # A kernel without scheduler statistics.
+        runnable_seconds = cpu_seconds
+    return Scheduling(fields[0].decode(), cpu_seconds, runnable_seconds)
 
 
 def identify(pid: int) -> ProcessId | None:

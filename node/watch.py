@@ -91,7 +91,7 @@ class Watch:
             elif found.state == "D" and before is not None and before[1].state == "D":
                 self._states[rank] = ProcessState.DISK
             elif before is not None:
-                share = (found.cpu_seconds - before[1].cpu_seconds) / (now - before[0])
+                share = (found.runnable_seconds - before[1].runnable_seconds) / (now - before[0])
                 self._states[rank] = ProcessState.BUSY if share > BUSY_SHARE else ProcessState.IDLE
 
     def _pulse(self, rank: int, progress: Progress, now: float) -> RankPulse:

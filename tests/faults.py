@@ -1,7 +1,8 @@
 """Fault injection, scripted by (rank, step): `FAULTS="1@20:kill 0@5:slow=1.5"` in the environment of a training script.
 
 A script calls `faults.at(step)` in each step and `faults.loss(step, loss)` for what it reports. A fault strikes in generation 0
-only, so that a restarted job can heal; `always:` before a fault makes it strike in every generation.
+only, so that a restarted job can heal; `always:` before a fault makes it strike in every generation. FAULTS_STRUCK names a file
+that gets the time (seconds since the epoch) of the strike.
 
     kill       SIGKILL                      segfault   SIGSEGV
     raise      an exception                 exit=N     exit code N
@@ -20,6 +21,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 __all__ = ["Fault", "Faults", "parse_faults"]
 
@@ -80,6 +82,8 @@ class Faults:
 
 
 def strike(fault: Fault) -> None:
+    if os.environ.get("FAULTS_STRUCK"):
+        Path(os.environ["FAULTS_STRUCK"]).write_text(repr(time.time()))
     deadly = {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV, "stop": signal.SIGSTOP}
     if fault.kind in deadly:
         sys.stdout.flush()

@@ -58,7 +58,7 @@ def lightning_callback() -> Any:
     """A Lightning Callback that reports steps, evaluations, checkpoints and the loss."""
     base = base_class(("lightning.pytorch", "pytorch_lightning"), "Callback")
 
-    class PitstopCallback(base):  # type: ignore[misc]
+    class PitstopCallback(base):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
             super().__init__()
             self._sections = Sections()
@@ -88,7 +88,7 @@ def transformers_callback() -> Any:
     """A TrainerCallback that reports steps, evaluations, checkpoints and what the Trainer logs."""
     base = base_class(("transformers",), "TrainerCallback")
 
-    class PitstopCallback(base):  # type: ignore[misc]
+    class PitstopCallback(base):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
             self._sections = Sections()
 
