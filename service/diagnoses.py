@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from sqlalchemy import select
@@ -19,16 +20,19 @@ from rules.signal import Line, Role, Signal, Trust
 from rules.taxonomy import NONE, UNKNOWN, load_taxonomy
 from service.chunks import decode_chunk
 from service.ingest.matching import MatcherDied, MatcherPool, Tools
-from service.keptlines import streams_of
+from service.keptlines import node_streams, streams_of
 from service.metrics import Metrics
 from service.store import Clock, Store
 from service.store.incidents import Failure
+from service.store.jobs import Attempt, find_attempt
 from service.store.logs import Chunk
 
 __all__ = ["Diagnoses", "diagnose_text"]
 
 # Of each attempt, the newest kept lines up to this much are looked at.
-MAX_BYTES = 256 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
+# Of what nodes say by themselves (kernel, drivers), this long before and after the attempt is looked at.
+AROUND_SECONDS = 300.0
 
 # A failure report, and whether the node's own agent vouches for it.
 Report = tuple[dict[str, Any], bool]
@@ -99,12 +103,19 @@ def read_attempt(
     contents: dict[str, StreamContent] = {}
     left = MAX_BYTES
     with store.reading() as session:
-        for stream in streams_of(session, job, attempt):
+        query = select(Failure).where(Failure.job == job, Failure.attempt == attempt)
+        if generation is not None:
+            query = query.where(Failure.generation == generation)
+        failures = session.scalars(query.order_by(Failure.id)).all()
+        # What the job wrote, and what its nodes themselves said around that time.
+        ran = find_attempt(session, job, attempt)
+        begin, end = time_window(ran, failures)
+        for stream in [*streams_of(session, job, attempt), *node_streams(session, nodes_of(ran, failures))]:
             parts: list[bytes] = []
-            chunks = session.execute(
-                select(Chunk.data, Chunk.raw_bytes).where(Chunk.stream_id == stream.id).order_by(Chunk.sequence.desc())
-            )
-            for data, raw_bytes in chunks:
+            chosen = select(Chunk.data, Chunk.raw_bytes).where(Chunk.stream_id == stream.id)
+            if stream.job is None:
+                chosen = chosen.where(Chunk.last_time >= begin, Chunk.first_time <= end)
+            for data, raw_bytes in session.execute(chosen.order_by(Chunk.sequence.desc())):
                 left -= raw_bytes
                 if left < 0:
                     break
@@ -119,11 +130,24 @@ def read_attempt(
                 node=stream.node,
                 trust=Trust(stream.trust),
             )
-        query = select(Failure).where(Failure.job == job, Failure.attempt == attempt)
-        if generation is not None:
-            query = query.where(Failure.generation == generation)
-        reports = tuple((failure.report, failure.vouched) for failure in session.scalars(query.order_by(Failure.id)))
+        reports = tuple((failure.report, failure.vouched) for failure in failures)
     return tuple(contents.values()), reports
+
+
+def time_window(attempt: Attempt | None, failures: Sequence[Failure]) -> tuple[float, float]:
+    """From shortly before the attempt began to shortly after the last report of its failure."""
+    reported = [failure.reported_at for failure in failures]
+    end = max(reported) + AROUND_SECONDS if reported else inf
+    begin = attempt.started_at if attempt is not None else min(reported, default=0.0)
+    return begin - AROUND_SECONDS, end
+
+
+def nodes_of(attempt: Attempt | None, failures: Sequence[Failure]) -> set[str]:
+    """Every node that carried a rank, or on which one is said to have failed."""
+    places = list(attempt.ranks) if attempt is not None else []
+    for failure in failures:
+        places += [rank for rank in failure.report.get("failed") or () if isinstance(rank, dict)]
+    return {str(place["node"]) for place in places if place.get("node")}
 
 
 def rank_contents(tools: Tools, contents: Sequence[StreamContent], reports: Sequence[Report], now: float) -> Diagnosis:

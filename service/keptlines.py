@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session
 from service.chunks import decode_chunk
 from service.problems import Problem
 from service.store.database import timestamp
+from service.store.jobs import NodeAlias
 from service.store.logs import Chunk, Stream
 
-__all__ = ["LineQuery", "Page", "read_page", "streams_of"]
+__all__ = ["LineQuery", "Page", "node_streams", "read_page", "streams_of"]
 
 # Chunks fetched from the database at a time.
 FETCH = 16
@@ -142,3 +143,13 @@ def streams_of(session: Session, job: str, attempt: int | None) -> list[Stream]:
     if attempt is not None:
         query = query.where((Stream.attempt == attempt) | Stream.attempt.is_(None))
     return list(session.scalars(query.order_by(Stream.id)))
+
+
+def node_streams(session: Session, nodes: Iterable[str]) -> list[Stream]:
+    """What these nodes say by themselves, for no job: kernel, drivers, scheduler. Nodes go by any of their names."""
+    names = set(nodes)
+    if not names:
+        return []
+    names |= set(session.scalars(select(NodeAlias.node).where(NodeAlias.alias.in_(names))))
+    names |= set(session.scalars(select(NodeAlias.alias).where(NodeAlias.node.in_(names))))
+    return list(session.scalars(select(Stream).where(Stream.job.is_(None), Stream.node.in_(names)).order_by(Stream.id)))

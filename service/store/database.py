@@ -14,6 +14,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.orm import DeclarativeBase, Session
 
+from service.store.filesystems import NETWORK_FILESYSTEMS, filesystem_of
+
 __all__ = ["Base", "BigId", "Clock", "DatabaseError", "Store", "hold_lock", "insert_or_add", "timestamp"]
 
 # 64-bit keys everywhere; SQLite only grows a key by itself when it is called INTEGER.
@@ -69,6 +71,20 @@ def sqlite_engine(url: URL) -> Engine:
     return engine
 
 
+def check_place(file: Path) -> None:
+    """Make the folder of a SQLite file. Raises DatabaseError where SQLite cannot be trusted there, or nothing can be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatabaseError(f"cannot use {file.parent}: {error.strerror or error}") from None
+    mounts = Path("/proc/self/mountinfo")
+    kind = filesystem_of(file.parent.resolve(), mounts.read_text(errors="replace")) if mounts.exists() else ""
+    if kind in NETWORK_FILESYSTEMS:
+        raise DatabaseError(
+            f"{file} is on {kind}, where SQLite loses data: name a local disk, or use postgresql://USER@HOST/NAME"
+        )
+
+
 class Store:
     """A database: SQLite (WAL, synchronous FULL) or PostgreSQL. Safe to share between threads, not between processes."""
 
@@ -80,7 +96,7 @@ class Store:
         if parsed.get_backend_name() == "sqlite":
             if not parsed.database or parsed.database == ":memory:":
                 raise DatabaseError("SQLite needs a file: sqlite:///PATH")
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            check_place(Path(parsed.database))
             self.engine = sqlite_engine(parsed.set(drivername="sqlite+pysqlite"))
         elif parsed.get_backend_name() == "postgresql":
             self.engine = create_engine(

@@ -284,3 +284,36 @@ def test_a_reported_failure_is_never_called_none(client: TestClient) -> None:
         open_or_update_incident(session, FailureReport("train", 1, 1, "k"), service.clock())
     diagnosis = service.recoveries.diagnose(1)
     assert diagnosis.reason == "unknown" and diagnosis.confidence < 0.5
+
+
+def test_the_kernel_log_of_the_node_is_read_with_the_jobs_own_lines(client: TestClient) -> None:
+    """A node's own lines count for what runs on it, in its time, under any of its names, with trust where its agent vouches."""
+    from service.access import Role, create_token
+
+    service = client.app.state.pitstop  # type: ignore[attr-defined]
+    with service.store.writing() as session:
+        secret = create_token(session, "agent", Role.NODE, binding=("n7",), now=service.clock(), by="test")
+    node = {"Authorization": f"Bearer {secret}"}
+    lease = {"boot_id": "b", "agent_id": "a", "aliases": ["n7.cluster.example"], "clock": 1.0}
+    assert client.post("/api/v1/nodes/n7/lease", json=lease, headers=node).status_code == 200
+    now = service.clock()
+    xid = "kernel: NVRM: Xid (PCI:0000:b3:00.0): 79, pid=1234, name=python, GPU has fallen off the bus."
+    kernel = {"node": "n7", "path": "/dev/kmsg", "number": 9, "trust": "node", "line": xid}
+    for stamp, headers in ((now - 5, node), (now - 9000, node)):
+        body = json.dumps(kernel | {"time": stamp}).encode()
+        assert client.post(LOGS, content=body, headers=headers).status_code == 200
+    client.post(LOGS, content=json.dumps(kernel | {"node": "n8", "time": now}).encode())
+    client.post(
+        LOGS, content=ndjson("RuntimeError: CUDA error: unspecified launch failure", rank=1, time=now, node="n7.cluster.example")
+    )
+    client.post("/api/v1/jobs", json={"job": "train", "ranks": 2})
+    ranks = [{"rank": rank, "node": "n7.cluster.example"} for rank in range(2)]
+    client.post("/api/v1/jobs/train/attempts", json={"attempt": 1, "generation": 1, "ranks": ranks, "started_at": now - 60})
+    from service.incidents import FailureReport, open_or_update_incident
+
+    with service.store.writing() as session:
+        open_or_update_incident(session, FailureReport("train", 1, 1, "k", ({"rank": 1, "exit_code": 1},)), now)
+    diagnosis = service.recoveries.diagnose(1)
+    assert diagnosis.reason == "gpu_fallen_off_bus"
+    roots = [item for item in diagnosis.evidence if item.text == xid]
+    assert [(item.node, item.trust, item.line) for item in roots] == [("n7", "node", 9)]
