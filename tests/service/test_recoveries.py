@@ -22,6 +22,7 @@ from service.recoveries import Diagnoser, Recoveries
 from service.situations import FREEZE
 from service.store import Store
 from service.store.access import AuditEntry, Switch
+from service.store.fleet import NodeReturn
 from service.store.incidents import TimelineEntry
 from service.store.jobs import Attempt, Job, Node, RankState
 from service.store.recoveries import CommandRow, Notification, RecoveryRow, commands_after
@@ -76,10 +77,10 @@ def prepare(store: Store, **fields: object) -> None:
         session.add(Attempt(job="gpt", number=0, generation=0, cause="start", ranks=ranks, started_at=1.0))
 
 
-def runs(store: Store, generation: int, step: int) -> None:
+def runs(store: Store, generation: int, step: int, nodes: tuple[str, str] = ("n1", "n1")) -> None:
     with store.writing() as session:
         session.get_one(Job, "gpt").generation = generation
-        ranks = [{"rank": rank, "node": "n1"} for rank in range(2)]
+        ranks = [{"rank": rank, "node": node} for rank, node in enumerate(nodes)]
         known = session.scalar(select(Attempt).where(Attempt.number == generation))
         if known is None:
             started = {"number": generation, "generation": generation, "cause": "restart", "started_at": 1.0}
@@ -261,6 +262,31 @@ def test_a_late_answer_to_an_earlier_action_does_not_count_for_the_present_one(s
         assert session.get_one(RecoveryRow, recovery).stage == "planned"
         recoveries.answered(session, session.get_one(CommandRow, stop.id), "done", 1, "every process is gone")
         assert session.get_one(RecoveryRow, recovery).stage == "stopped"
+
+
+def test_a_restart_that_does_not_hold_is_raised_to_isolation_where_a_node_itself_names_the_fault(
+    store: Store, clock: Clock
+) -> None:
+    modes = {Action.ISOLATE.value: Mode.AUTO.value}
+    prepare(store, nodes=["n1", "n2"], min_ranks=1, modes=modes, local=False)
+    with store.writing() as session:
+        session.add(Node(id="n2", state="ready", versions={}, lease_until=5000.0, seen_at=1.0))
+        attempt = session.scalars(select(Attempt)).one()
+        attempt.ranks = [{"rank": 0, "node": "n1"}, {"rank": 1, "node": "n2"}]
+    recoveries = recoveries_on(store, clock, lambda _incident: diagnosis("gpu_contained_memory_error", Trust.NODE, "n2"))
+    recovery = fail(recoveries, 0).id
+    runs(store, 1, 12, ("n1", "n2"))
+    recoveries.advance(recovery)
+    clock.now += 301
+    recoveries.advance(recovery)
+    with store.reading() as session:
+        told = session.execute(select(CommandRow.node, CommandRow.kind, CommandRow.generation).order_by(CommandRow.id)).all()
+        kinds = session.scalars(select(TimelineEntry.kind).order_by(TimelineEntry.id)).all()
+        out = session.scalars(select(NodeReturn.node)).all()
+    assert told[:2] == [("n1", "restart_ranks", 1), ("n2", "restart_ranks", 1)]
+    assert told[2:] == [("n1", "restart_ranks", 2), ("n2", "stop_ranks", 2)]
+    assert "escalated" in kinds
+    assert out == ["n2"]
 
 
 def test_frozen_nothing_is_commanded_and_the_answer_says_so(store: Store, clock: Clock) -> None:
