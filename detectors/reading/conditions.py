@@ -51,6 +51,10 @@ class ConditionLog:
     def present(self) -> Presence:
         return Presence(frozenset(self._seen))
 
+    def needs(self, hit: Hit) -> bool:
+        """Whether another place of this pattern can tell anything new."""
+        return self._rules[hit.rule].window > 0 or (hit.rule, hit.clause, hit.ordinal) not in self._seen
+
     def note(self, hit: Hit, number: int, rank: int | None) -> None:
         """A condition pattern was found in line `number`."""
         key = (hit.rule, hit.clause, hit.ordinal)

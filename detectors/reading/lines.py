@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from detectors.reading.text import Origin, line_text, origin_of_path, origin_of_text, quick_prefix
+from detectors.reading.text import line_text, origin_of_path, origin_of_text, quick_prefix
 from detectors.reading.timestamps import Stamps
 from rules.signal import Line, Trust
 
@@ -20,7 +20,7 @@ class LineMaker:
         self.path = path
         self._stamps = stamps
         self._trust = trust
-        self._journal = journal
+        self.is_journal = journal
         self._of_path = origin_of_path(path)
         self._global: dict[int, int] = {}
         # With files of one rank each, a prefix inside tells who reports.
@@ -30,11 +30,7 @@ class LineMaker:
     def rank(self, raw: bytes) -> int | None:
         """The rank that wrote `raw`, as far as its first bytes or the path tell; much cheaper than `make`."""
         local, rank = quick_prefix(raw)
-        if rank is not None:
-            if local is not None:
-                self._global[local] = rank
-            return rank
-        return self._path_rank if local is None else self._global.get(local, local)
+        return self.resolve(rank, local)
 
     def text(self, raw: bytes) -> str:
         """What `raw` says: of a journal's entry its message, else the line itself."""
@@ -46,7 +42,7 @@ class LineMaker:
         origin, rest = origin_of_text(text)
         entry = self._entry_of(raw)
         node = origin.node if entry is None else entry.node
-        return self._rank(origin), node or self._of_path.node, rest
+        return self.resolve(origin.rank, origin.local), node or self._of_path.node, rest
 
     def time(self, text: str) -> float | None:
         """The stamp in `text`, seconds since the epoch; one from the future counts as none."""
@@ -62,18 +58,24 @@ class LineMaker:
         return Line(text, number, self.path, rank, node, time, self._trust)
 
     def _entry_of(self, raw: bytes) -> Line | None:
-        if not self._journal:
+        if not self.is_journal:
             return None
         if self._entry[0] is not raw:
             self._entry = (raw, journal_entry(raw))
         return self._entry[1]
 
-    def _rank(self, origin: Origin) -> int | None:
-        if origin.rank is not None:
-            if origin.local is not None:
-                self._global[origin.local] = origin.rank
-            return origin.rank
-        return self._path_rank if origin.local is None else self._global.get(origin.local, origin.local)
+    @property
+    def path_node(self) -> str | None:
+        """The node that the path of the source names."""
+        return self._of_path.node
+
+    def resolve(self, rank: int | None, local: int | None) -> int | None:
+        """The global rank, from what a line tells of the global and the local one."""
+        if rank is not None:
+            if local is not None:
+                self._global[local] = rank
+            return rank
+        return self._path_rank if local is None else self._global.get(local, local)
 
 
 def journal_entry(raw: bytes) -> Line | None:

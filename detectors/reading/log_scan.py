@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from detectors.reading.conditions import ConditionLog, Presence
+from detectors.reading.familiar import FamiliarShapes
 from detectors.reading.ledger import Entry, Ledger, Match
 from detectors.reading.lines import LineMaker
 from detectors.reading.skew import StepPoint
@@ -18,7 +19,7 @@ from detectors.reading.text import rank_span, strip_escapes, torn_parts
 from rules.compression import Compressor, measurements_of
 from rules.findings import RankSpan
 from rules.matcher import Clause, Hit, Matcher
-from rules.pack import Mark, RuleRole
+from rules.pack import Mark, Rule, RuleRole
 from rules.shapes import ShapePatterns
 from rules.signal import Line, Measurement
 
@@ -62,6 +63,7 @@ class LogScan:
         self._conditions = ConditionLog(matcher.rules)
         self._certain, self._deferred = Ledger(), Ledger()
         self._around = Surroundings()
+        self._familiar = FamiliarShapes(matcher, maker)
         self._spans = SpanTracker(maker)
         self._steps = StepLog(matcher, maker)
         self._frames: dict[int | None, deque[Match]] = {}
@@ -117,6 +119,8 @@ class LogScan:
         looked_at = {signs[0], signs[-1]} if signs else set()
         done = -1
         for hit in hits:
+            if hit.clause is not Clause.ANY and not self._conditions.needs(hit):
+                continue
             if hit.line in looked_at and hit.line != done:
                 self._look_for_steps(*self._around.above(block.first + hit.line, self._step_lines))
                 done = hit.line
@@ -141,11 +145,16 @@ class LogScan:
             return
         if rule.role is RuleRole.ROUTINE and rule.marks is None:
             return
+        if hit.clause is not Clause.ANY:
+            self._conditions.note(hit, number, self._maker.rank(raw))
+            return
         if rule.marks in (Mark.LOADING, Mark.PREPARATION):
             self._steps.not_a_step(number)
         self._steps.settle(self._maker.rank(raw))
-        if hit.clause is not Clause.ANY:
-            self._conditions.note(hit, number, self._maker.rank(raw))
+        known = self._familiar.read(hit.rule, raw)
+        if known is not None:
+            self._cause(rule, known.rank)
+            self._add(Match(hit.rule, number, known.rank, known.node, known.captures, lambda: self._maker.make(raw, number)), raw)
             return
         text = self._matched_part(hit, self._maker.text(raw))
         rank, node, rest = self._maker.origin(text, raw)
@@ -154,20 +163,27 @@ class LogScan:
         if self._around.is_frame(self._maker, number, rest):
             self._frames.setdefault(rank, deque()).append(match)
             return
+        if not self._maker.is_journal and not rest.startswith(" ") and len(torn_parts(text)) == 1:
+            self._familiar.learn(hit.rule, raw)
+        self._cause(rule, rank)
+        self._add(match, raw)
+
+    def _cause(self, rule: Rule, rank: int | None) -> None:
+        """A line names what failed: the frames of its rank before it are no signals of their own."""
         if rule.role in (RuleRole.ROOT, RuleRole.CASCADE):
             self._frames.pop(rank, None)
-        self._add(match, rest)
 
-    def _add(self, match: Match, rest: str | None = None) -> None:
+    def _add(self, match: Match, raw: bytes | None = None) -> None:
         rule = self._matcher.rules[match.rule]
         if (rule.all or rule.none) and rule.window:
             self._conditions.hold(match)
             return
         ledger = self._deferred if rule.all or rule.none else self._certain
-        if rest is None:
-            ledger.add(match)
-        else:
-            ledger.add(match, lambda: self._around.details(self._maker, match.number, rest))
+        ledger.add(match, None if raw is None else lambda: self._details(match, raw))
+
+    def _details(self, match: Match, raw: bytes) -> Mapping[str, str]:
+        rest = self._maker.origin(match.line().text, raw)[2]
+        return self._around.details(self._maker, match.number, rest)
 
     def _matched_part(self, hit: Hit, text: str) -> str:
         """Of a line that two ranks tore, the part in which the rule is found."""

@@ -78,13 +78,13 @@ class StepLog:
 
     def settle(self, rank: int | None) -> None:
         """A signal of `rank` follows: keep the last step of that rank."""
-        self._collect_points()
-        seen = self._seen.get(rank, 0)
-        self._seen[rank] = seen
-        if self._waiting:
-            self._seen[rank] = self._waiting[-1][1]
         self._signalled.add(rank)
         self._patience = STEPS_AFTER
+        seen = self._seen.setdefault(rank, 0)
+        if not self._waiting or self._waiting[-1][1] <= seen:
+            return
+        self._collect_points()
+        self._seen[rank] = self._waiting[-1][1]
         for rule, number, raw in reversed(self._waiting):
             if number <= seen:
                 return

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 __all__ = [
     "MAX_TEXT_BYTES",
     "Origin",
+    "Span",
     "line_text",
     "origin_of_path",
     "origin_of_text",
@@ -44,6 +46,7 @@ PREFIX = re.compile(
 )
 PREFIX_MEANINGS = tuple((index, name.rstrip("0123456789")) for name, index in PREFIX.groupindex.items())
 ABSENT = (-1, -1)
+Span: TypeAlias = tuple[int, int]
 # A process says which rank it is: torch's `[Rank 3]` and `[PG 0 (default_pg) Rank 3]`, loguru-like `rank=3]`.
 RANK_INSIDE = re.compile(r"\[(?:PG [^\]]{0,80}? )?[Rr]ank[ =:]?(?P<rank>\d{1,6})\]|[,\[ ]rank[ =](?P<also>\d{1,6})\]")
 
@@ -104,17 +107,17 @@ def quick_prefix(raw: bytes) -> tuple[int | None, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """What stands before the text of a line: where its rank and its local rank stand, its node, and where the text begins."""
+    """What stands before the text of a line: where its rank, its local rank and its node stand, and where the text begins."""
 
-    rank: tuple[int, int] | None
-    local: tuple[int, int] | None
-    node: str | None
+    rank: Span | None
+    local: Span | None
+    node: Span | None
     end: int
 
 
 def read_prefixes(text: str) -> Prefixes:
     """The innermost rank stands, the outermost node."""
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, Span] = {}
     position = 0
     for _ in range(MAX_PREFIXES):
         match = PREFIX.match(text, position)
@@ -125,12 +128,12 @@ def read_prefixes(text: str) -> Prefixes:
         for index, meaning in PREFIX_MEANINGS:
             if spans[index] != ABSENT and (meaning != "node" or meaning not in found):
                 found[meaning] = spans[index]
-    rank, node = found.get("rank"), found.get("node")
+    rank = found.get("rank")
     if rank is None:
         inside = RANK_INSIDE.search(text, position, position + RANK_INSIDE_CHARS)
         if inside:
             rank = inside.span("rank" if inside["rank"] else "also")
-    return Prefixes(rank, found.get("local"), text[slice(*node)] if node else None, position)
+    return Prefixes(rank, found.get("local"), found.get("node"), position)
 
 
 def origin_of_text(text: str) -> tuple[Origin, str]:
@@ -138,10 +141,11 @@ def origin_of_text(text: str) -> tuple[Origin, str]:
     prefixes = read_prefixes(text)
     rank = int(text[slice(*prefixes.rank)]) if prefixes.rank else None
     local = int(text[slice(*prefixes.local)]) if prefixes.local else None
-    return Origin(rank, prefixes.node, local), text[prefixes.end :]
+    node = text[slice(*prefixes.node)] if prefixes.node else None
+    return Origin(rank, node, local), text[prefixes.end :]
 
 
-def rank_span(line: bytes) -> tuple[int, int] | None:
+def rank_span(line: bytes) -> Span | None:
     """Where in `line` its rank stands (the local one where only that is told): at the same place in all lines of its shape."""
     match = QUICK.match(line)
     if match:

@@ -233,3 +233,22 @@ def test_a_time_of_day_alone_runs_on_over_midnight(matcher: Matcher) -> None:
     text = "2026-11-27 23:59:50 start\n2026-11-27 23:59:58: TypeError: a\n00:00:03 NVRM: Xid (PCI:0000:91:00): 79, x\n"
     times = [signal.line.time for signal in scan(matcher, text).signals]
     assert times == [1795823998.0, 1795824003.0]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "[default{local}]:[rank{rank}]: NVRM: Xid (PCI:0000:{bus}): 79, x",
+        "{rank}: NVRM: Xid (PCI:0000:{bus}): 79, x",
+        "Nov 28 10:11:{local}2 node-{rank} kernel: NVRM: Xid (PCI:0000:{bus}): 79, x",
+        "[default{local}]:NVRM: Xid (PCI:0000:{bus}): 79, x",
+    ],
+)
+def test_lines_that_differ_in_digits_only_say_the_same_as_if_each_came_first(matcher: Matcher, form: str) -> None:
+    lines = [form.format(local=n % 2, rank=8 + n % 3, bus=10 + n % 5) for n in range(40)]
+    together = {(item.line.rank, item.line.node, item.captures["gpu"]) for item in scan(matcher, "\n".join(lines) + "\n").signals}
+    alone = set()
+    for line in lines:
+        (item,) = scan(matcher, line + "\n").signals
+        alone.add((item.line.rank, item.line.node, item.captures["gpu"]))
+    assert together == alone

@@ -1,0 +1,74 @@
+"""Matched lines of a shape that was seen before: what a rule captures in one stands at the same place in the next.
+
+One fault can print a line a million times, differing in its digits only. The first is looked at with care, the others are read
+off by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from detectors.reading.lines import LineMaker
+from detectors.reading.text import MAX_TEXT_BYTES, Span, read_prefixes
+from rules.matcher import Matcher
+from rules.shapes import shape_of
+
+__all__ = ["FamiliarShapes", "Reading"]
+
+MAX_SHAPES = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a matched line says: who wrote it, and what its rule captures."""
+
+    rank: int | None
+    node: str | None
+    captures: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where in every line of one shape that one rule matches its parts stand."""
+
+    rank: Span | None
+    local: Span | None
+    node: Span | None
+    captures: tuple[tuple[str, Span], ...]
+
+
+class FamiliarShapes:
+    """The shapes of one source that were looked at with care."""
+
+    def __init__(self, matcher: Matcher, maker: LineMaker) -> None:
+        self._matcher = matcher
+        self._maker = maker
+        self._blind = matcher.expressions.blind
+        self._places: dict[tuple[int, bytes], Places] = {}
+
+    def read(self, rule: int, raw: bytes) -> Reading | None:
+        """What `raw` says, where its shape is known."""
+        if not self._blind[rule]:
+            return None
+        places = self._places.get((rule, shape_of(raw)))
+        if places is None:
+            return None
+        rank = self._maker.resolve(number_at(raw, places.rank), number_at(raw, places.local))
+        node = raw[slice(*places.node)].decode("ascii") if places.node else self._maker.path_node
+        return Reading(rank, node, {name: raw[start:end].decode("ascii") for name, (start, end) in places.captures})
+
+    def learn(self, rule: int, raw: bytes) -> None:
+        """Line `raw` was looked at: nobody tore it, and it is no frame."""
+        # Where text and bytes have the same places, and no captured digits decide what else is captured.
+        if not self._blind[rule] or len(raw) > MAX_TEXT_BYTES or not raw.isascii() or raw.startswith(b"\0"):
+            return
+        if len(self._places) >= MAX_SHAPES:
+            self._places.clear()
+        prefixes = read_prefixes(raw.decode("ascii"))
+        spans = self._matcher.capture_spans(rule, raw)
+        self._places[rule, shape_of(raw)] = Places(prefixes.rank, prefixes.local, prefixes.node, tuple(spans.items()))
+
+
+def number_at(raw: bytes, span: Span | None) -> int | None:
+    return int(raw[span[0] : span[1]]) if span else None
