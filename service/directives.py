@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recovery.decision import Decision, DirectiveKind, Mode, Resume
+from recovery.decision import Action, Decision, DirectiveKind, Mode, Resume
 from recovery.states import Recovery, Stage
 from service.store.database import timestamp
 
@@ -28,8 +28,13 @@ def resume_document(resume: Resume) -> dict[str, Any]:
     }
 
 
-def decided_directive(recovery: int, incident: int, state: Recovery, decision: Decision) -> dict[str, Any]:
+# What is left to say where the next failure came before anything was decided about this one.
+OVERTAKEN = Decision(Action.NONE, DirectiveKind.NONE, Mode.AUTO, ("overtaken by what happened since",), "nothing")
+
+
+def decided_directive(recovery: int, incident: int, state: Recovery) -> dict[str, Any]:
     """The answer that every report of this failure gets from now on."""
+    decision = state.decision or OVERTAKEN
     kind, why = decision.directive, decision.sentence
     if state.superseded:
         kind, why = DirectiveKind.NONE, f"it was started again already, under generation {state.successor}; {why}"

@@ -301,8 +301,8 @@ class Recoveries:
             row.stage = state.stage.value
             row.updated_at = self.clock()
         row.over = state.is_over
-        if row.directive is None and state.decision is not None and is_settled(state):
-            row.directive = decided_directive(row.id, row.incident_id, state, state.decision)
+        if row.directive is None and is_settled(state):
+            row.directive = decided_directive(row.id, row.incident_id, state)
             publish_event(session, "directive.decided", str(row.id), row.directive, self.clock())
         session.flush()
 

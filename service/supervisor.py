@@ -19,6 +19,8 @@ log = logging.getLogger("pitstop.supervisor")
 
 # Heartbeats and deadlines are looked at this often while a recovery is under way, and for new ones of other replicas.
 POLL_SECONDS = 0.2
+# Of more recoveries than this each is looked at less often, so that looking stays cheap.
+MANY = 20
 RETRY_SECONDS = 1.0
 CHORE_SECONDS = 1.0
 
@@ -53,7 +55,7 @@ class Supervisor:
                 if recovery not in self._busy:
                     self._busy[recovery] = asyncio.create_task(self._advance(recovery))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._nudged.wait(), POLL_SECONDS)
+                await asyncio.wait_for(self._nudged.wait(), POLL_SECONDS * max(1.0, len(found) / MANY))
             self._nudged.clear()
         await asyncio.gather(*self._busy.values(), *chores, return_exceptions=True)
 

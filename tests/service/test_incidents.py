@@ -8,11 +8,12 @@ from sqlalchemy import func, select
 from rules.diagnosis import Diagnosis, Evidence
 from rules.signal import Role
 from rules.taxonomy import load_taxonomy
-from service.incidents import FailureReport, apply_diagnosis, fingerprint_of, open_or_update_incident
+from service.incidents import FailureReport, apply_diagnosis, fingerprint_of, merge, open_or_update_incident
 from service.migration import migrate, pending_revisions
 from service.store import Store
 from service.store.events import events_after
 from service.store.incidents import Incident, timeline
+from service.store.recoveries import RecoveryRow
 from service.timeline import IncidentState, move
 
 
@@ -95,3 +96,25 @@ def test_what_was_rolled_back_is_never_announced(store: Store) -> None:
     with store.reading() as session:
         kinds = [event.kind for event in events_after(session, 0)]
     assert kinds.count("incident.opened") == 1
+
+
+def test_what_was_done_about_an_incident_goes_with_it_when_it_joins_another(store: Store) -> None:
+    with store.writing() as session:
+        first = open_or_update_incident(session, report(), 100.0).incident
+        second = open_or_update_incident(session, report(generation=2, key="k2"), 200.0).incident
+        row = RecoveryRow(
+            incident_id=second.id,
+            job="train",
+            attempt=0,
+            generation=2,
+            stage="detected",
+            state={},
+            relaunches=0,
+            created_at=1.0,
+            updated_at=1.0,
+        )
+        session.add(row)
+        session.flush()
+        merge(session, second, first, "by hand", now=300.0)
+        session.refresh(row)
+        assert row.incident_id == first.id

@@ -289,6 +289,19 @@ def test_a_restart_that_does_not_hold_is_raised_to_isolation_where_a_node_itself
     assert out == ["n2"]
 
 
+def test_a_failure_that_the_next_one_overtook_before_anything_was_decided_is_not_waited_for_for_ever(
+    store: Store, clock: Clock
+) -> None:
+    prepare(store)
+    recoveries = recoveries_on(store, clock, lambda _incident: diagnosis("process_segfault"))
+    with store.writing() as session:
+        first = recoveries.report(session, REPORT).id
+        assert recoveries.directive(session, first)["directive"] == "wait"
+    fail(recoveries, 1)
+    with store.reading() as session:
+        assert recoveries.directive(session, first)["directive"] == "none"
+
+
 def test_frozen_nothing_is_commanded_and_the_answer_says_so(store: Store, clock: Clock) -> None:
     prepare(store)
     with store.writing() as session:
