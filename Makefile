@@ -18,6 +18,7 @@ $(STAMP): requirements.lock pyproject.toml sdk/pyproject.toml
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet -r requirements.lock
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps -e ./sdk -e .
 	$(BIN)/python -c "import torch.distributed, torch._dynamo"  # compiles to bytecode once, not in the first rank of a test
+	$(BIN)/pitstop rules compile >/dev/null
 	touch $@
 
 demo: $(STAMP)
