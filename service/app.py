@@ -33,8 +33,8 @@ from service.api import (
     nodes,
     silences,
 )
-from service.dashboard import pages
-from service.dashboard.rendering import STATIC
+from service.dashboard import fleet_pages, knowledge_pages, operation_pages, pages
+from service.dashboard.rendering import STATIC, plotly_script
 from service.diagnoses import Diagnoses
 from service.driver_calls import DriverCalls, load_templates
 from service.duties import Duties, Duty
@@ -137,6 +137,8 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     app.add_middleware(Gate, limits=limits, doors=frozenset(doors), max_held_bytes=settings.max_waiting_bytes)
     for module in ROUTES:
         app.include_router(module.router)
-    app.include_router(pages.router)
+    for room in (pages, fleet_pages, knowledge_pages, operation_pages):
+        app.include_router(room.router)
+    app.get("/static/plotly.js", include_in_schema=False)(plotly_script)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app

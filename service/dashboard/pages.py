@@ -7,22 +7,26 @@ from typing import Annotated, Any
 from anyio import to_thread
 from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session
 
 from service.access import Right, allow, authenticate
 from service.api.incidents import SHOWN_ALERTS, IncidentId, incident_or_404
 from service.dashboard.rendering import page
 from service.gate import COOKIE
-from service.state import ServiceDependency
+from service.situations import frozen
+from service.state import Service, ServiceDependency
 from service.store.incidents import Alert, Incident, timeline
 from service.store.jobs import Node, count_jobs
 from service.store.logs import Origin
+from service.store.recoveries import Notification, RecoveryRow
 
 __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
 PAGE = 50
+SIMILAR = 8
 COOKIE_SECONDS = 12 * 3600
 
 
@@ -31,6 +35,7 @@ def overview(
     service: ServiceDependency,
     severity: Annotated[str | None, Query(max_length=8)] = None,
     all: bool = False,
+    contains: Annotated[str | None, Query(max_length=255)] = None,
     offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
 ) -> HTMLResponse:
     """Open incidents by severity, jobs, nodes and sources; then the incidents themselves."""
@@ -40,7 +45,16 @@ def overview(
         chosen = chosen.where(Incident.open_key.is_not(None))
     if severity:
         chosen = chosen.where(Incident.severity == severity)
+    if contains:
+        chosen = chosen.where(
+            or_(
+                Incident.job.contains(contains, autoescape=True),
+                Incident.node.contains(contains, autoescape=True),
+                Incident.reason.contains(contains, autoescape=True),
+            )
+        )
     with service.store.reading() as session:
+        why_frozen = frozen(session)
         total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
         incidents = session.scalars(
             chosen.order_by(Incident.last_seen.desc(), Incident.id.desc()).offset(offset).limit(PAGE)
@@ -53,7 +67,9 @@ def overview(
         silent = session.scalar(select(func.count()).select_from(Node).where(Node.lease_until < now)) or 0
         heard = (session.scalar(select(func.count()).select_from(Node)) or 0) - silent
         origins = session.scalars(select(Origin).order_by(Origin.last_seen.desc()).limit(PAGE)).all()
-    query: dict[str, Any] = {name: value for name, value in (("severity", severity), ("all", "1" if all else None)) if value}
+    query: dict[str, Any] = {
+        name: value for name, value in (("severity", severity), ("all", "1" if all else None), ("contains", contains)) if value
+    }
     return page(
         "overview.html",
         now=now,
@@ -65,20 +81,49 @@ def overview(
         nodes={"heard": heard, "silent": silent},
         origins=origins,
         newest_line=max((origin.last_seen for origin in origins), default=now),
-        chosen={"severity": severity, "all": all, "query": query},
+        chosen={"severity": severity, "all": all, "contains": contains, "query": query},
+        frozen=why_frozen,
     )
 
 
 @router.get("/incidents/{incident_id}", dependencies=[Depends(allow(Right.READ))])
 def incident_page(incident_id: IncidentId, service: ServiceDependency) -> HTMLResponse:
-    """Verdict, timeline, evidence."""
+    """Verdict, what waits for an operator, timeline, evidence, and what was like it."""
     with service.store.reading() as session:
         incident = incident_or_404(session, incident_id)
         entries = timeline(session, incident_id)
         alerts = session.scalars(
             select(Alert).where(Alert.incident_id == incident_id).order_by(Alert.id.desc()).limit(SHOWN_ALERTS)
         ).all()
-    return page("incident.html", incident=incident, entries=entries, alerts=alerts)
+        notifications = session.scalars(
+            select(Notification).where(Notification.incident_id == incident_id).order_by(Notification.id)
+        ).all()
+        similar = session.scalars(
+            select(Incident)
+            .where(Incident.reason == incident.reason, Incident.id != incident_id, Incident.merged_into.is_(None))
+            .order_by((Incident.node == incident.node).desc(), (Incident.job == incident.job).desc(), Incident.id.desc())
+            .limit(SIMILAR)
+        ).all()
+        waiting = waiting_action(service, session, incident_id)
+    return page(
+        "incident.html",
+        incident=incident,
+        entries=entries,
+        alerts=alerts,
+        notifications=notifications,
+        similar=similar,
+        waiting=waiting,
+    )
+
+
+def waiting_action(service: Service, session: Session, incident_id: int) -> dict[str, str] | None:
+    """What waits for a person about this incident, and why it would be done."""
+    rows = select(RecoveryRow).where(RecoveryRow.incident_id == incident_id, RecoveryRow.over.is_(False))
+    for row in session.scalars(rows.order_by(RecoveryRow.id.desc())):
+        state = service.recoveries.state_of(row)
+        if state.awaits_approval and state.decision is not None:
+            return {"action": state.decision.action.value, "why": state.decision.sentence}
+    return None
 
 
 @router.get("/login")

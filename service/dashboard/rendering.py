@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fastapi.responses import HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from service.store.incidents import Incident
 
-__all__ = ["STATIC", "page"]
+__all__ = ["CHART_POLICY", "STATIC", "page", "plotly_script"]
 
 ROOM = Path(__file__).parents[1]
 STATIC = ROOM / "static"
@@ -19,6 +20,11 @@ STATIC = ROOM / "static"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
+)
+
+# Plotly writes its own style rules while it draws.
+CHART_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace(
+    "connect-src", "img-src data:; connect-src"
 )
 
 
@@ -35,6 +41,11 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def iso(seconds: float) -> str:
+    """The time for machines, and for the script that shows it as local time."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
 def place(incident: Incident) -> str:
     """Node, GPU, rank and link, as far as they are known."""
     parts = (("node", incident.node), ("GPU", incident.gpu), ("rank", incident.rank), ("link", incident.link))
@@ -44,10 +55,22 @@ def place(incident: Incident) -> str:
 TEMPLATES = Environment(
     loader=FileSystemLoader(ROOM / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
-TEMPLATES.filters |= {"age": age, "moment": moment, "place": place}
+TEMPLATES.filters |= {"age": age, "iso": iso, "moment": moment, "place": place}
 
 
-def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
+def page(template: str, status: int = 200, *, policy: str = POLICY, **values: Any) -> HTMLResponse:
     """Render a page with the headers that every page has."""
-    headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
     return HTMLResponse(TEMPLATES.get_template(template).render(**values), status, headers)
+
+
+def plotly_script() -> FileResponse:
+    """Plotly's own script as its wheel ships it; importing the package itself would take a second."""
+    found = find_spec("plotly")
+    if found is None or found.origin is None:
+        raise RuntimeError("plotly is not installed: install pitstop[service]")
+    return FileResponse(
+        Path(found.origin).parent / "package_data" / "plotly.min.js",
+        media_type="text/javascript",
+        headers={"Cache-Control": "max-age=86400"},
+    )

@@ -9,7 +9,10 @@ async function refresh() {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (!answer.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[data-refresh]");
-  if (fresh) main.replaceChildren(...fresh.childNodes);
+  // What somebody is typing or has in focus is not taken away under their hands.
+  if (!fresh || main.contains(document.activeElement) && document.activeElement !== document.body) return;
+  main.replaceChildren(...fresh.childNodes);
+  document.dispatchEvent(new Event("pitstop:refreshed"));
 }
 
 function soon() {

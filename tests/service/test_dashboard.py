@@ -15,19 +15,19 @@ from service.settings import Settings
 HOSTILE = "<script>alert(1)</script> \" onload='x'"
 
 
-def failed_job(client: TestClient) -> int:
+def failed_job(client: TestClient, job: str = "train") -> int:
     service = client.app.state.pitstop  # type: ignore[attr-defined]
     reason = load_taxonomy()["unknown"]
     diagnosis = Diagnosis.of(reason, HOSTILE, confidence=0.3, evidence=(Evidence(Role.ROOT, HOSTILE, HOSTILE, 7),))
     with service.store.writing() as session:
-        incident = open_or_update_incident(session, FailureReport("train", 0, 1, "k"), service.clock()).incident
+        incident = open_or_update_incident(session, FailureReport(job, 0, 1, "k"), service.clock()).incident
         return apply_diagnosis(session, incident, diagnosis, service.clock()).id
 
 
 def test_an_empty_overview_says_why_it_is_empty(client: TestClient) -> None:
     assert "No source has sent a line yet" in client.get("/").text
     client.post("/api/v1/logs", content=b'{"line": "hello"}')
-    assert "1 sources have sent something" in client.get("/").text
+    assert "1 source has sent something" in client.get("/").text
 
 
 def test_the_overview_lists_open_incidents_and_filters_by_severity(client: TestClient) -> None:

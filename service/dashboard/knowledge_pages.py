@@ -1,0 +1,43 @@
+"""The rules that ship with this service, and one rule whole."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import HTMLResponse
+
+from rules.pack import Rule, load_packs
+from rules.taxonomy import load_taxonomy
+from service.access import Right, allow
+from service.dashboard.rendering import page
+from service.problems import Problem
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False, dependencies=[Depends(allow(Right.READ))])
+
+
+@cache
+def known_rules() -> dict[str, Rule]:
+    return {rule.code: rule for rule in load_packs()}
+
+
+@router.get("/rules")
+def rules_page(contains: Annotated[str, Query(max_length=100)] = "") -> HTMLResponse:
+    words = contains.lower().split()
+    rules = [
+        rule
+        for rule in known_rules().values()
+        if all(word in f"{rule.code} {rule.title} {rule.reason} {rule.role} {rule.pack}".lower() for word in words)
+    ]
+    return page("rules.html", rules=rules, total=len(known_rules()), contains=contains)
+
+
+@router.get("/rules/{code}")
+def rule_page(code: str) -> HTMLResponse:
+    rule = known_rules().get(code)
+    if rule is None:
+        raise Problem(404, f"no rule has the code {code[:64]!r}")
+    return page("rule.html", rule=rule, reason=load_taxonomy()[rule.reason] if rule.reason else None)
