@@ -15,9 +15,10 @@ import typer
 
 from cli.main import UsageError
 from detectors.reading.scan import scan_text
+from rules.artefact import load_matcher
 from rules.diagnosis import Diagnosis
 from rules.matcher import Matcher
-from rules.pack import Mark, Rule, RuleRole, load_packs
+from rules.pack import PackError
 from rules.ranking import rank
 from rules.scoring import Judged, random_halves, root_precision, score
 from rules.signal import Role
@@ -119,11 +120,6 @@ def print_report(report: Mapping[str, Any]) -> None:
         print(f"  {case['id']}: {case['predicted']} {case['severity']}, label {case['truth']}")
 
 
-def signal_rules() -> tuple[Rule, ...]:
-    """The rules that tell something about a failure: all but those of routine lines, except where these mark progress."""
-    return tuple(rule for rule in load_packs() if rule.role is not RuleRole.ROUTINE or rule.marks is Mark.PROGRESS)
-
-
 @app.command()
 def evaluate(
     corpus: Annotated[Path, typer.Argument(metavar="CORPUS.jsonl", help="labelled cases, one JSON object a line")],
@@ -132,7 +128,10 @@ def evaluate(
 ) -> None:
     """Diagnose every case of a labelled corpus and measure the diagnoses against the labels."""
     cases = list(read_cases(corpus))
-    matcher = Matcher(signal_rules())
+    try:
+        matcher = load_matcher()
+    except PackError as error:
+        raise UsageError(f"{error}; pitstop rules check lists every problem") from None
     made = [prediction_of(case, diagnose_lines(case["log"], matcher)) for case in cases]
     if predictions is not None:
         try:

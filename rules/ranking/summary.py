@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
+
+import re2
 
 from rules.diagnosis import FaultDomain
 from rules.findings import Findings
@@ -33,7 +34,7 @@ def severity_of(reason: Reason, chosen: Candidate) -> Reason:
     """The reason with the severity that applies here: a rule's override counts where its condition is found in the line."""
     for item in chosen.items:
         for override in item.rule.severity:
-            if override.to is not reason.severity and re.search(override.when, item.line.text):
+            if override.to is not reason.severity and re2.search(override.when, item.line.text):
                 retryable = override.to in (Severity.SEV2, Severity.SEV3)
                 return replace(reason, severity=override.to, remedy=OVERRIDE_REMEDY[override.to], retryable=retryable)
     return reason
