@@ -147,7 +147,7 @@ def launch_in(folder: JobFolder, request: Launch, new_client: Callable[[], Servi
     if kind is Start.TAKEOVER:
         current = {Path(item.log) for item in state.placement.processes}
         shown |= {path: spool.positions.get(str(path), Position()) for path in current}
-    echo = Echo(shown.items(), folder.logs)
+    echo = Echo(shown.items(), folder.logs, sys.stdout.fileno())
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     pass_signals_to(agent)
     try:

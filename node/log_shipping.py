@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as encode_string
 from pathlib import Path
-from typing import TextIO
 
 from node.folding import fold
 from node.spool import Spool
@@ -133,7 +132,8 @@ def record_head(job: str, node: str, generation: int, rank: int | None, path: Pa
 class Echo:
     """Shows the ranks' lines on the terminal, each after its rank. A terminal that stands still holds nothing else up."""
 
-    def __init__(self, start: Iterable[tuple[Path, Position]], logs: Path, out: TextIO = sys.stdout) -> None:
+    def __init__(self, start: Iterable[tuple[Path, Position]], logs: Path, out: int) -> None:
+        """`out`: a file descriptor, written to past Python's buffers: who is blocked in them holds up the end of the process."""
         self._logs = logs
         self._out = out
         self._tails = {path: FileTail(path, position) for path, position in start}
@@ -157,7 +157,7 @@ class Echo:
                 self._show(final=False)
             self._rescan()
             self._show(final=True)
-        except (OSError, ValueError):
+        except OSError:
             # Whoever read our output is gone; the lines are in the files.
             return
 
@@ -167,11 +167,9 @@ class Echo:
             self._tails.setdefault(path, FileTail(path))
 
     def _show(self, final: bool) -> None:
-        shown = False
         for path, rank in self._ranks.items():
             prefix = f"[rank{rank}]: "
             while texts := self._tails[path].read(final=final):
-                self._out.write(prefix + f"\n{prefix}".join(texts) + "\n")
-                shown = True
-        if shown:
-            self._out.flush()
+                rest = memoryview((prefix + f"\n{prefix}".join(texts) + "\n").encode("utf-8", "replace"))
+                while rest:
+                    rest = rest[os.write(self._out, rest) :]

@@ -303,3 +303,11 @@ def test_an_undecided_failure_is_asked_about_again_under_the_same_key(runs: Runs
     assert process.wait(30) == 0
     first, second = peer.posted("/failures")
     assert first["idempotency_key"] == second["idempotency_key"]
+
+
+def test_a_terminal_that_nobody_reads_holds_neither_the_ranks_nor_the_end_up(runs: Runs, peer: Peer, tmp_path: Path) -> None:
+    script = tmp_path / "flood.py"
+    script.write_text("for number in range(50_000): print('line', number)")
+    process = runs.start(script, ranks=1)
+    assert process.wait(60) == 0
+    assert peer.lines(0)[-1] == "line 49999"
