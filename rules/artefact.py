@@ -42,7 +42,7 @@ CHECKSUM_BYTES = 32
 # Of older packs and other processors, this many files stay in the cache.
 KEPT_ARTEFACTS = 8
 # What decides how packs are compiled: another version of these makes another artefact.
-COMPILING_MODULES = ("artefact.py", "matcher.py", "pack.py", "patterns.py", "shapes.py")
+COMPILING_MODULES = ("artefact.py", "matcher.py", "pack.py", "pattern_nodes.py", "patterns.py", "shapes.py")
 # Processor features by which Hyperscan chooses its code.
 FEATURES = frozenset(["ssse3", "sse4_2", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vbmi", "asimd", "sve", "sve2"])
 

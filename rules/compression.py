@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 
-from rules.matcher import Clause, Hit, Matcher
+import re2
+
+from rules.matcher import Clause, Hit, Matcher, byte_options
 from rules.pack import CAPTURES, Rule, RuleRole
-from rules.shapes import ShapePatterns, Span, judge, shape_of
+from rules.shapes import ANY_DIGIT, ShapePatterns, Span, judge, shape_of, with_unknown_digits
 from rules.sifter import ASK, KEEP, MAX_SERIES, NO_RANK, RankReport, Sifter, new_sifter
 from rules.signal import Measurement
 
@@ -113,6 +115,7 @@ class Compressor:
             standing_of(matcher.rules[rule], clause, shapes.precedence[rule]) for rule, clause, _ in matcher.references
         ]
         self._by_precedence = sorted(range(len(matcher.rules)), key=shapes.precedence.__getitem__)
+        self._certain_patterns: dict[int, Any] = {}
         self._lead = FIRST_LEAD
         # By rule; KEEP, which is -1, captures nothing.
         self._captures = [*map(bool, matcher.expressions.captures), False]
@@ -194,12 +197,37 @@ class Compressor:
         for (line, rule), judgement in zip(chosen, judge(self._shapes, [line for line, _ in chosen]), strict=True):
             expected = None if rule == KEEP else rule
             if judgement is None or judgement.rule != expected or not self._blind[rule]:
-                self._sifter.learn(line, ASK, (), None, None, ())
+                kept = rule == KEEP and not self._collect_hits and self._is_signal_anyhow(line)
+                self._sifter.learn(line, KEEP if kept else ASK, (), self._rank_prefix(line) if kept else None, None, ())
                 continue
             spans = self._matcher.capture_spans(rule, line) if self._captures[rule] else {}
             values = self._measured(spans)
             second = clock_span(line) if values else None
             self._sifter.learn(line, rule, judgement.guards, spans.get(RANK) or self._rank_prefix(line), second, values)
+
+    def _is_signal_anyhow(self, line: bytes) -> bool:
+        """Whether a pattern that makes `line` a signal is found in it whatever its digits are."""
+        if ANY_DIGIT in line:
+            return False
+        text = with_unknown_digits(line)
+        for _, pattern in self._matcher.patterns.events(line):
+            if self._standing[pattern] == SIGNAL:
+                certain = self._certain(pattern)
+                if certain is not None and certain.search(text):
+                    return True
+        return False
+
+    def _certain(self, pattern: int) -> Any:
+        """RE2 for lines with unknown digits, found only where `pattern` is found in any case; None where there is none."""
+        if pattern not in self._certain_patterns:
+            # Not at the top: most runs meet few such patterns.
+            from rules.patterns import parse_pattern
+
+            rule, clause, ordinal = self._matcher.references[pattern]
+            source: str = getattr(self._matcher.rules[rule], clause.value)[ordinal]
+            variant = parse_pattern(source).with_any_digit(certain=True)
+            self._certain_patterns[pattern] = variant and re2.compile(variant.for_re2(), byte_options())
+        return self._certain_patterns[pattern]
 
     def report(self, read_time: Callable[[str], float | None]) -> CompressionReport:
         """What was dropped, and what is left of it. `read_time` gives the time that a text bears, in seconds since the epoch."""

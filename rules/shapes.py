@@ -26,6 +26,7 @@ __all__ = [
     "preferred",
     "shape_of",
     "shape_patterns",
+    "with_unknown_digits",
 ]
 
 Span = tuple[int, int]
@@ -114,7 +115,7 @@ def preferred(precedence: Sequence[int], known: int | None, rule: int) -> int:
 
 def judge(patterns: ShapePatterns, lines: Sequence[bytes]) -> list[Judgement | None]:
     """The judgement of each line's shape; None where every line of it has to be looked at."""
-    texts = [line.translate(UNKNOWN_DIGITS) for line in lines]
+    texts = [with_unknown_digits(line) for line in lines]
     judgements: list[Judgement | None] = []
     for line, (settled, rule) in zip(lines, outcomes(patterns, texts), strict=True):
         if ANY_DIGIT in line:
@@ -158,6 +159,10 @@ def guarded(patterns: ShapePatterns, line: bytes) -> Judgement | None:
         if outcomes(patterns, [with_known(line, fewer)])[0] == (True, rule):
             guards = fewer
     return Judgement(rule, tuple(guards))
+
+
+def with_unknown_digits(line: bytes) -> bytes:
+    return line.translate(UNKNOWN_DIGITS)
 
 
 def with_known(line: bytes, known: Sequence[Span]) -> bytes:

@@ -148,8 +148,8 @@ def origin_of_text(text: str) -> tuple[Origin, str]:
 def rank_span(line: bytes) -> Span | None:
     """Where in `line` its rank stands (the local one where only that is told): at the same place in all lines of its shape."""
     match = QUICK.match(line)
-    if match:
-        return next(match.span(group) for group in (3, 2, 1) if match.start(group) >= 0)
+    if match and (match.lastindex != 1 or line.find(b"ank", match.end(), MAX_PREFIX_BYTES) < 0):
+        return match.span(match.lastindex or 0)
     if line.find(b"ank", 0, MAX_PREFIX_BYTES) < 0 and not NUMBERED.match(line):
         return None
     prefixes = read_prefixes(line[:MAX_PREFIX_BYTES].decode("latin-1"))

@@ -87,7 +87,8 @@ def test_no_line_that_a_signal_rule_could_match_is_dropped(make: type[PythonSift
     routine, every = lines_of_examples()
     pool = [whim.choice(routine) for _ in range(4)] + [whim.choice(every) for _ in range(4)]
     pool += [whim.choice(routine) + b" " + whim.choice(every), whim.choice(every) + whim.choice(routine)]
-    compressed = Compressor(compiled.matcher(), compiled.shapes, prefix_rank, make(len(compiled.rules)))
+    hits = whim.random() < 0.5
+    compressed = Compressor(compiled.matcher(), compiled.shapes, prefix_rank, make(len(compiled.rules)), collect_hits=hits)
     kept: list[int] = []
     dropped: dict[str, int] = {}
     lines: list[bytes] = []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.reading.text import MAX_TEXT_BYTES, Origin, line_text, origin_of_path, origin_of_text, torn_parts
+from detectors.reading.text import MAX_TEXT_BYTES, Origin, line_text, origin_of_path, origin_of_text, rank_span, torn_parts
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,25 @@ def test_any_bytes_give_a_text_and_an_origin(raw: bytes) -> None:
     assert len(text) <= MAX_TEXT_BYTES
     _, rest = origin_of_text(text)
     assert text.endswith(rest)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank3]: ValueError: x",
+        "[default3]:[rank12]:[E817 17:40:34.227531918 ProcessGroupNCCL.cpp:1515] boom",
+        "[default3]: iteration 5",
+        "[default3]: [Rank 12] Watchdog caught collective operation timeout",
+        "[1,2]<stdout>:gpu-node-003:29880:30398 [0] NCCL INFO x",
+        "  12: step 5 loss 2.0",
+        "(RayWorkerWrapper pid=92234, ip=10.19.24.110) [rank1]:[E1224 13:23:05.483840160 x] y",
+        "2025-11-28 09:57:52 nothing of a kind",
+        "I1128 10:00:00.123456 no rank 4 here",
+    ],
+)
+def test_the_place_of_the_rank_is_where_reading_finds_it_and_the_same_whatever_the_digits(line: str) -> None:
+    origin, _ = origin_of_text(line)
+    expected = origin.local if origin.rank is None else origin.rank
+    span = rank_span(line.encode())
+    assert (int(line[slice(*span)]) if span else None) == expected
+    assert rank_span(line.translate(str.maketrans("123456789", "987654321")).encode()) == span
