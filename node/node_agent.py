@@ -1,0 +1,139 @@
+"""The agent of `pitstop node`: the lease of a node, its kernel log, and the commands that concern no one job."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from detectors.kernel_log import KernelLog
+from node.folding import fold
+from node.job_state import JobFolder
+from node.link import BEAT_SECONDS, HOPELESS, POLL_SECONDS, RETRY_SECONDS, Identity, parse_command
+from node.service_client import Refused, ServiceClient, ServiceUnavailable
+from node.spool import Spool
+from node.tail import Position
+
+__all__ = ["NodeAgent", "hold_node_folder"]
+
+KERNEL_LOG = "/dev/kmsg"
+
+
+def hold_node_folder(data_directory: Path) -> JobFolder:
+    """The state directory of this node's agent, held. Raises JobBusyError where another one runs, OSError."""
+    folder = JobFolder(data_directory / "node")
+    folder.hold()
+    return folder
+
+
+class NodeAgent:
+    """Renews the lease every second, ships what the kernel says, and answers commands. Each goes on when another one fails."""
+
+    def __init__(
+        self, new_client: Callable[[], ServiceClient], identity: Identity, spool_folder: Path, say: Callable[[str], None]
+    ) -> None:
+        self._new_client = new_client
+        self._identity = identity
+        self._say = say
+        self._spool = Spool(spool_folder)
+        self._stopping = threading.Event()
+        # Positions are of this boot: the sequence of the kernel's records begins anew with each.
+        self._source = f"kmsg:{identity.boot_id}"
+        self._said: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stopping.set())
+        for loop in (self._poll, self._ship):
+            threading.Thread(target=loop, args=(self._new_client(),), daemon=True).start()
+        kernel_log = self._open_kernel_log()
+        client = self._new_client()
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            lease = {**self._identity.lease_document(), "clock": time.time()}
+            self._try("lease", lambda lease=lease: client.renew_lease(self._identity.node, lease))  # type: ignore[misc]
+            if kernel_log is not None and not self._spool.full:
+                self._read(kernel_log)
+            self._stopping.wait(max(0.0, BEAT_SECONDS - (time.monotonic() - began)))
+
+    def _try(self, what: str, call: Callable[[], Any]) -> bool:
+        """Whether the service took it; a refusal or an absence is said once until it changes."""
+        problem = ""
+        try:
+            call()
+        except (ServiceUnavailable, Refused) as found:
+            problem = f"{what}: {found}"
+        if problem != self._said.get(what, ""):
+            self._say(problem or f"{what}: the service takes it again")
+        self._said[what] = problem
+        return not problem
+
+    def _open_kernel_log(self) -> KernelLog | None:
+        known = self._spool.positions.get(self._source)
+        try:
+            return KernelLog(None if known is None else known.offset)
+        except OSError as problem:
+            self._say(f"the kernel log is not read: {problem}")
+            return None
+
+    def _read(self, kernel_log: KernelLog) -> None:
+        lost, lines = kernel_log.lost, list(kernel_log.read())
+        if kernel_log.lost > lost:
+            self._say(f"{kernel_log.lost - lost} records of the kernel log were overwritten before they could be read")
+        if not lines:
+            return
+        booted = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+        times = {line.sequence: booted + line.seconds for line in lines}
+        last = lines[-1]
+        records = []
+        for number, text in fold(lines[0].sequence, [line.text for line in lines]):
+            record = {"node": self._identity.node, "trust": "node", "path": KERNEL_LOG, "number": number}
+            records.append(json.dumps({**record, "time": times.get(number, booted + last.seconds), "line": text}))
+        try:
+            self._spool.add(records, {self._source: Position(last.sequence, last.sequence)})
+        except OSError as problem:
+            self._say(f"the spool cannot be written: {problem}")
+
+    def _ship(self, client: ServiceClient) -> None:
+        while not self._stopping.is_set():
+            batch = self._spool.oldest()
+            if batch is None:
+                self._spool.added.wait(RETRY_SECONDS)
+                self._spool.added.clear()
+                continue
+            try:
+                client.send_logs(batch.id, batch.body)
+                self._spool.acknowledge(batch)
+            except Refused as problem:
+                self._say(f"the service refused a log batch: {problem}")
+                if problem.status in HOPELESS:
+                    self._spool.acknowledge(batch)
+                self._stopping.wait(RETRY_SECONDS)
+            except (ServiceUnavailable, OSError):
+                self._stopping.wait(RETRY_SECONDS)
+
+    def _poll(self, client: ServiceClient) -> None:
+        """Commands about a job belong to its own agent; the others this agent does not carry out yet, and says so."""
+        after = 0
+        node = self._identity.node
+        while not self._stopping.is_set():
+            try:
+                rows = client.commands(node, after, POLL_SECONDS)
+            except (ServiceUnavailable, Refused):
+                self._stopping.wait(RETRY_SECONDS)
+                continue
+            for row in rows:
+                command = parse_command(row)
+                if command is None:
+                    continue
+                after = max(after, command.id)
+                if row.get("job") is None:
+                    answer = {"status": "refused", "generation": 0, "detail": f"this agent does not do {command.kind}"}
+                    self._try(f"result {command.id}", lambda at=command.id, it=answer: client.report_result(node, at, it))  # type: ignore[misc]
+            if not rows:
+                self._stopping.wait(BEAT_SECONDS)
