@@ -14,6 +14,7 @@ __all__ = [
     "Subject",
     "host_of",
     "job_of",
+    "storable",
     "subject_of",
 ]
 
@@ -21,6 +22,7 @@ __all__ = [
 JOB_KEYS = ("pitstop_job", "job.id", "job_id", "slurm_job_id", "k8s.job.name")
 NODE_KEYS = ("node", "host.name", "hostname", "Hostname", "k8s.node.name", "host", "nodename", "instance")
 GPU_KEYS = ("gpu.serial", "gpu_serial", "gpu.uuid", "gpu_uuid", "UUID", "gpu")
+MAX_NAME = 255
 RANK_KEYS = ("rank", "pitstop_rank", "global_rank")
 
 
@@ -35,7 +37,12 @@ class Subject:
 
 
 def first(labels: Mapping[str, str], keys: Sequence[str]) -> str | None:
-    return next((labels[key] for key in keys if labels.get(key)), None)
+    return next((storable(labels[key], MAX_NAME) for key in keys if labels.get(key)), None)
+
+
+def storable(text: str, limit: int) -> str:
+    """`text` as every database takes it: without NUL and lone surrogates, at most `limit` characters."""
+    return text[:limit].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def variants(keys: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 
 __all__ = ["Problem", "install_problems", "problem_response"]
@@ -64,6 +64,11 @@ async def on_busy_database(_request: Request, error: Exception) -> JSONResponse:
     return problem_response(503, "the database is busy or gone; nothing was stored, send it again", {"Retry-After": "1"})
 
 
+async def on_unstorable(_request: Request, error: Exception) -> JSONResponse:
+    log.warning("a request held what the database does not take: %s", str(error).splitlines()[0])
+    return problem_response(422, "a value is longer than it may be, out of range, or holds characters that cannot be stored")
+
+
 async def on_failure(_request: Request, error: Exception) -> JSONResponse:
     log.error("a request failed", exc_info=error)
     return problem_response(500, "Pitstop failed on this request; its log says how")
@@ -75,4 +80,7 @@ def install_problems(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(RequestValidationError, on_invalid_request)
     app.add_exception_handler(OperationalError, on_busy_database)
+    app.add_exception_handler(DataError, on_unstorable)
+    app.add_exception_handler(UnicodeEncodeError, on_unstorable)
+    app.add_exception_handler(OverflowError, on_unstorable)
     app.add_exception_handler(Exception, on_failure)

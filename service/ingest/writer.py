@@ -13,6 +13,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from rules.identity import storable
 from service.chunks import ChunkEncoder, decode_chunk
 from service.ingest.matching import Overloaded
 from service.ingest.origins import OriginCounts, Origins, write_counts
@@ -30,6 +31,7 @@ GROUP_BYTES = 16 * 1024 * 1024
 GROUP_BATCHES = 256
 CHUNK_RAW_BYTES = 1024 * 1024
 KNOWN_STREAMS = 100_000
+MAX_NAME, MAX_PATH = 255, 4096
 IDLE_SECONDS = 1.0
 
 
@@ -138,7 +140,8 @@ class ChunkWriter:
         try:
             with self._store.writing() as session:
                 answers = self._write(session, group)
-        except SQLAlchemyError as error:
+        except Exception as error:
+            # Whatever it was, the writer lives on: its thread is the only one.
             self._streams.clear()
             self._recent = RecentDigests()
             if len(group) > 1:
@@ -146,7 +149,7 @@ class ChunkWriter:
                 for pending in group:
                     self._commit([pending])
                 return
-            log.error("a batch could not be stored: %s", str(error).splitlines()[0])
+            log.error("a batch could not be stored: %s: %s", type(error).__name__, (str(error).splitlines() or [""])[0])
             self._finish(group[0], WriteFailed("the batch could not be stored: send it again"))
             return
         for pending, answer in zip(group, answers, strict=True):
@@ -295,11 +298,11 @@ def new_stream(stream: PreparedStream, origin: str, now: float) -> Stream:
         key=stream.key,
         origin=origin,
         trust=stream.trust.value,
-        job=key.job,
+        job=None if key.job is None else storable(key.job, MAX_NAME),
         attempt=key.attempt,
-        node=key.node,
+        node=None if key.node is None else storable(key.node, MAX_NAME),
         rank=key.rank,
-        path=key.path,
-        labels=dict(key.labels),
+        path=storable(key.path, MAX_PATH),
+        labels={storable(name, MAX_NAME): storable(value, MAX_PATH) for name, value in key.labels},
         created_at=now,
     )

@@ -235,6 +235,15 @@ def test_bad_input_gets_one_clear_error_and_stores_nothing(
     assert client.get(LOGS).json()["total"] == 0
 
 
+def test_names_that_no_database_takes_are_made_storable(client: TestClient) -> None:
+    body = {"streams": [{"stream": {"job_id": "a\0b\ud800" + "x" * 300, "filename": "\ud800"}, "values": [["1", "line \ud800"]]}]}
+    assert client.post(LOKI, content=json.dumps(body).encode(), headers=JSON).status_code == 204
+    (item,) = client.get(LOGS).json()["items"]
+    assert item["job"].startswith("a\ufffdb?x") and len(item["job"]) == 255
+    assert (item["path"], item["line"]) == ("?", "line ?")
+    assert client.post(LOGS, content=ndjson("after")).status_code == 200
+
+
 def test_a_line_over_the_limit_is_cut_and_says_so(client: TestClient) -> None:
     client.post(LOGS, content=ndjson("x" * 300_000, "after"))
     first, second = lines_of(client)
