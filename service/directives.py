@@ -11,6 +11,8 @@ from service.store.database import timestamp
 __all__ = ["RETRY_AFTER_SECONDS", "decided_directive", "is_settled", "resume_document", "waiting_directive"]
 
 RETRY_AFTER_SECONDS = 1
+# How long an answer is worth acting on where nothing else limits it.
+VALID_SECONDS = 300.0
 
 
 def is_settled(state: Recovery) -> bool:
@@ -18,6 +20,10 @@ def is_settled(state: Recovery) -> bool:
     if state.stage in (Stage.PLANNED, Stage.ACTED) or state.is_over:
         return True
     return state.decision is not None and state.decision.directive is DirectiveKind.NONE
+
+
+def expiry_of(state: Recovery) -> str | None:
+    return timestamp(state.trail[-1].at + VALID_SECONDS if state.deadline is None else state.deadline)
 
 
 def resume_document(resume: Resume) -> dict[str, Any]:
@@ -46,7 +52,7 @@ def decided_directive(recovery: int, incident: int, state: Recovery) -> dict[str
         "nodes": {"exclude": list(decision.exclude), "use": list(decision.use)},
         "resume": resume_document(decision.resume),
         "delay_seconds": decision.delay_seconds,
-        "expires_at": timestamp(state.deadline),
+        "expires_at": expiry_of(state),
         "why": why,
         "mode": decision.mode.value,
         "would": decision.would,
@@ -65,7 +71,7 @@ def waiting_directive(recovery: int, incident: int, state: Recovery) -> dict[str
         "nodes": {"exclude": [], "use": []},
         "resume": resume_document(Resume()),
         "delay_seconds": RETRY_AFTER_SECONDS,
-        "expires_at": timestamp(state.deadline),
+        "expires_at": expiry_of(state),
         "why": "a person has to approve it" if waiting else "the cause is being looked for",
         "mode": (Mode.APPROVE if waiting else Mode.AUTO).value,
         "would": decision.would if decision is not None else "",

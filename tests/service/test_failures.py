@@ -16,7 +16,7 @@ from service.store.incidents import Failure, Incident, timeline
 from service.store.recoveries import ActionRow, CommandRow, Notification, RecoveryRow
 from tests.service.scripted_agent import ScriptedAgent
 
-DIRECTIVES = {"none", "retry", "restart", "rollback", "shrink", "wait", "stop"}
+FIELDS = {"directive", "id", "generation", "incident", "nodes", "resume", "delay_seconds", "expires_at", "why", "mode", "would"}
 
 
 @pytest.fixture
@@ -55,6 +55,8 @@ def test_a_killed_rank_is_restarted_by_command_and_verified_by_its_steps(client:
     assert answer["directive"] == "restart"
     assert (answer["generation"], answer["mode"]) == (1, "auto")
     assert answer["why"]
+    assert set(answer) == FIELDS
+    assert answer["expires_at"].endswith("Z")
     assert until(lambda: agent.obey(wait=5)) == 1
     assert agent.restarts == [1]
     agent.start("restart")
@@ -99,6 +101,7 @@ def test_undecided_is_wait_with_retry_after_and_the_same_id(client: TestClient, 
     assert response.status_code == 200
     waiting = response.json()
     assert waiting["directive"] == "wait"
+    assert set(waiting) == FIELDS
     assert response.headers["Retry-After"] == "1"
     client.post("/api/v1/jobs/gpt/failures?wait=0.3", json=agent.failure())
     assert time.monotonic() - started < 10

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from detectors.reading.scan import scan_text
 from recovery.decision import CLUSTER_ACTIONS, Action, Mode
 from recovery.policy import JobFacts, Situation, decide
 from rules.diagnosis import Diagnosis
 from rules.matcher import Matcher
 from rules.pack import RuleRole, load_packs
-from rules.ranking import rank
+from rules.signal import Trust
+from service.diagnoses import StreamContent, rank_contents
+from service.ingest.matching import Tools
 
 AUTO = dict.fromkeys(Action, Mode.AUTO)
 # What the word of the job's own processes may cause (law 2).
@@ -34,7 +37,11 @@ def root_examples(matcher: Matcher) -> Iterator[str]:
 
 
 def diagnosed(text: str, matcher: Matcher) -> Diagnosis:
-    return rank(scan_text(text.encode(), matcher, lambda: 0.0), matcher.rules)
+    """What the service makes of these lines when they came from the job's own rank on n2, whatever they look like."""
+    numbers = tuple(range(1, text.count("\n") + 1))
+    content = StreamContent("rank0.log", text.encode(), numbers, 0, "n2", Trust.JOB)
+    tools = cast(Tools, SimpleNamespace(matcher=matcher))
+    return rank_contents(tools, [content], [], 0.0)
 
 
 def stays_within_the_job(verdict: Diagnosis, matcher: Matcher) -> None:
