@@ -311,3 +311,24 @@ def test_a_terminal_that_nobody_reads_holds_neither_the_ranks_nor_the_end_up(run
     process = runs.start(script, ranks=1)
     assert process.wait(60) == 0
     assert peer.lines(0)[-1] == "line 49999"
+
+
+def test_an_agent_works_among_folders_that_are_named_like_its_own(runs: Runs, peer: Peer, script: Path, flag: Path) -> None:
+    shadow = runs.folder / "shadow"
+    for place in (shadow, runs.folder):
+        for name in ("rules", "node", "detectors", "cli", "service"):
+            (place / name).mkdir(parents=True)
+            (place / name / "__init__.py").write_text(f"raise SystemExit('the wrong {name}')")
+    runs.environment["PYTHONPATH"] = f"{shadow}:{ROOT / 'sdk'}"
+    flag.touch()
+    process = runs.start(script, str(flag))
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+
+
+def test_an_agent_needs_nothing_that_only_the_service_has() -> None:
+    absent = ("fastapi", "sqlalchemy", "alembic", "uvicorn", "pydantic", "jinja2", "dbos", "openai", "faiss", "ortools", "torch")
+    block = f"import sys; sys.modules.update(dict.fromkeys({absent!r}))"
+    code = f"{block}; import cli.run, cli.node, node.launch, node.node_agent, node.keeper; print('works')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stdout == "works\n", done.stderr
