@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rules.pack import RuleRole, load_packs
 
-__all__ = ["SHARED", "loghub_like", "routine_patterns", "training_log"]
+__all__ = ["SCRATCH", "SHARED", "loghub_like", "routine_patterns", "training_log"]
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SCRATCH = Path(__file__).parent / "tmp"
