@@ -81,15 +81,16 @@ class LogScan:
         self._around.move(read_to, (), self._before)
         self._look_for_steps(*self._around.above(read_to, self._step_lines))
         self._steps.finish()
+        report = self._compressor.report(self._maker.time) if self._compressor is not None else None
         return LogFindings(
             (*self._certain.entries(), *self._steps.entries()),
             self._deferred.entries(),
             self._conditions.present,
-            self._spans.spans(),
+            self._spans.spans(report),
             tuple(self._maker.make(raw, number) for number, raw in self._tail),
             self._kept,
             tuple(self._steps.points),
-            tuple(measurements_of(self._compressor.report(self._maker.time))) if self._compressor is not None else (),
+            tuple(measurements_of(report)) if report is not None else (),
         )
 
     def _block(self, block: Block, dense: bool) -> None:
@@ -102,7 +103,8 @@ class LogScan:
         if hits:
             self._take(hits, block, data)
         self._settle(block.first + block.lines)
-        self._spans.observe(block.first, data, block.lines, dense)
+        if dense or self._compressor is None:
+            self._spans.observe(block.first, data, block.lines, dense)
         self._remember_end(block, data)
 
     def _take(self, hits: Sequence[Hit], block: Block, data: bytes) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from detectors.reading.lines import LineMaker
+from rules.compression import CompressionReport
 from rules.findings import RankSpan
 from rules.signal import Line
 
@@ -119,13 +120,21 @@ class SpanTracker:
             if STAMPED.search(track.last, 0, STAMP_BYTES):
                 track.stamped = track.last
 
-    def spans(self) -> dict[int, RankSpan]:
-        """What each rank's last words were."""
+    def spans(self, report: CompressionReport | None = None) -> dict[int, RankSpan]:
+        """What each rank's last words were; from `report` where the source was sifted, which saw every line."""
         result = {}
         for rank, track in self._tracks.items():
             line: Line = self._maker.make(track.last, track.number)
             stamped = self._maker.make(track.stamped, 0).time if track.stamped else None
             result[rank] = RankSpan(rank, track.lines, track.first_time, line.time or stamped, line)
+        for known, trace in (report.ranks if report is not None else {}).items():
+            seen = result.get(known) if known is not None else None
+            if known is None or (seen is not None and seen.last_line and seen.last_line.number >= trace.last_number):
+                continue
+            line = replace(self._maker.make(trace.last_line.encode(), trace.last_number), rank=known)
+            times = [reading.time for reading in trace.readings if reading.time is not None]
+            last_time = trace.last_time if trace.last_time is not None else max(times, default=None)
+            result[known] = RankSpan(known, trace.lines, seen.first_time if seen else None, last_time, line)
         return result
 
 
