@@ -47,7 +47,7 @@ def beside_ripgrep(name: str, log: Path) -> list[str]:
     timings = take_turns(
         {
             "ripgrep": ["rg", "-j1", "-a", "--no-unicode", "-v", "-n", "-f", str(patterns), str(log)],
-            "pitstop": [PITSTOP, "compress", str(log), "-o", os.devnull, "--json"],
+            "pitstop": [PITSTOP, "compress", str(log), "-o", os.devnull],
         },
         ROUNDS,
     )

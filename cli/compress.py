@@ -53,7 +53,7 @@ def app(args: Sequence[str], prog_name: str) -> None:
             sifted = compressor.feed(stripped, None if stripped is block else block)
             if sifted.kept:
                 output.write(sifted.kept)
-    report = compressor.report(Stamps(time.time).read)
+    report = compressor.report(Stamps(time.time).read if options.json else None)
     if reader.note:
         print(f"pitstop: {options.path}: {reader.note}", file=sys.stderr)
     if options.json:

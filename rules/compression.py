@@ -229,21 +229,25 @@ class Compressor:
             self._certain_patterns[pattern] = variant and re2.compile(variant.for_re2(), byte_options())
         return self._certain_patterns[pattern]
 
-    def report(self, read_time: Callable[[str], float | None]) -> CompressionReport:
-        """What was dropped, and what is left of it. `read_time` gives the time that a text bears, in seconds since the epoch."""
+    def report(self, read_time: Callable[[str], float | None] | None) -> CompressionReport:
+        """What was dropped, and what is left of it. `read_time` gives the time that a text bears, in seconds since the epoch;
+        without it the ranks are left out."""
         kept_lines, kept_bytes, dropped, ranks = self._sifter.report()
         times: dict[str, float | None] = {}
 
         def time_of(text: str) -> float | None:
             if text not in times:
-                times[text] = read_time(text)
+                times[text] = read_time(text) if read_time else None
             return times[text]
 
         return CompressionReport(
             kept_lines,
             kept_bytes,
             {rule.code: count for rule, count in zip(self._matcher.rules, dropped, strict=True) if count},
-            {None if rank == NO_RANK else rank: self._trace(found, time_of) for rank, found in ranks.items()},
+            {
+                None if rank == NO_RANK else rank: self._trace(found, time_of)
+                for rank, found in (ranks.items() if read_time else ())
+            },
         )
 
     def _trace(self, found: RankReport, time_of: Callable[[str], float | None]) -> RankTrace:
