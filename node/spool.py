@@ -9,6 +9,7 @@ The spool is bounded. When it is full nothing is dropped: the lines stay in the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import uuid
@@ -22,6 +23,7 @@ from node.tail import Position
 __all__ = ["Batch", "Spool"]
 
 MAX_SPOOL_BYTES = 64 << 20
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,16 @@ class Spool:
         self._sizes: dict[int, int] = {}
         self.added = threading.Event()
         self._acknowledged: dict[str, Position] = {}
-        if self._positions_file.exists():
+        # After a power failure files may be empty. What they held is read again from the ranks' own files.
+        with contextlib.suppress(FileNotFoundError, *DAMAGED):
             self._acknowledged = decode_positions(json.loads(self._positions_file.read_text(encoding="utf-8")))
         self.positions: dict[str, Position] = dict(self._acknowledged)
         for path in sorted(folder.glob("*.batch")):
-            batch = self._read(int(path.stem))
+            try:
+                batch = self._read(int(path.stem))
+            except DAMAGED:
+                path.unlink()
+                continue
             self._sizes[batch.number] = path.stat().st_size
             self.positions.update(batch.positions)
         self._next = max(self._sizes, default=0) + 1

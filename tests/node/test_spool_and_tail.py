@@ -192,3 +192,15 @@ def test_a_rank_that_never_stops_talking_silences_no_other(tmp_path: Path) -> No
     shipping.ship()
     shipping.ship()
     assert "I am here" in [text for _, _, text in delivered(spool)]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]\n", b'{"id": 3}\n'])
+def test_what_a_power_failure_left_empty_is_read_again(tmp_path: Path, damage: bytes) -> None:
+    file = write(tmp_path, "a\n")
+    spool = spool_in(tmp_path)
+    ship(tmp_path, spool).ship()
+    (path,) = (tmp_path / "spool").glob("*.batch")
+    path.write_bytes(damage)
+    again = spool_in(tmp_path)
+    ship(tmp_path, again).ship()
+    assert delivered(again) == [(str(file), 1, "a")]
