@@ -15,6 +15,8 @@ from rules.taxonomy import UNKNOWN
 __all__ = ["Exit", "exits_of", "first_to_fail", "infer_exits", "signal_number"]
 
 SIGNALS = {"SIGHUP": 1, "SIGINT": 2, "SIGABRT": 6, "SIGBUS": 7, "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15}
+# A bar of weights being read is drawn until the process dies: one further up than this is of another time.
+LOADING_LINES = 200
 # Signal -> (reason, weight, what it says). Weights stay under those of any line that names a cause.
 MEANING = {
     1: ("terminal_hangup", 38, "signal 1: the controlling terminal closed"),
@@ -111,7 +113,9 @@ def infer_exits(observations: Sequence[Observation], timeline: Timeline) -> list
     ranks = {item.rank for item in chosen if item.rank}
     nodes = {item.node for item in chosen if item.node}
     domain = FaultDomain(rank=next(iter(ranks)) if len(ranks) == 1 else None, node=next(iter(nodes)) if len(nodes) == 1 else None)
-    if code == -9 and (loading := timeline.standing(min(roots, key=lambda item: item.order), Mark.LOADING)):
+    first_root = min(roots, key=lambda item: item.order)
+    loading = timeline.standing(first_root, Mark.LOADING)
+    if code == -9 and loading and first_root.line.number - loading.last.number <= LOADING_LINES:
         why = f"killed with signal 9 while weights were being loaded ({position(loading.last)})"
         return [Inference("host_oom_model_loading", 46, (loading, *roots), why, domain, frozenset(("process_killed_sigkill",)))]
     explains = SURVIVORS_COMPLAIN | {UNKNOWN} if code in DIED_ALONE else frozenset((UNKNOWN,))

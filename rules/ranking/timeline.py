@@ -90,7 +90,7 @@ class Timeline:
 
     def is_starting(self, at: Observation) -> bool:
         """Whether visible lines prove that the job had not completed a step when `at` was printed."""
-        return self.standing(at, *BEGINNINGS) is not None
+        return self.standing(at, Mark.START, Mark.RESTART) is not None
 
     def went_on_after(self, at: Observation) -> Observation | None:
         """The last completed step of the same process, where it was completed after the last of the equal lines of `at`.
@@ -112,6 +112,9 @@ class Timeline:
         A few steps more prove nothing in a log where the other ranks print as nobody: they stop at their next collective.
         """
         stream = stream_of(at)
+        if at.line.rank is not None or at.line.node is not None:
+            # Where ranks share a log, what still prints under a rank's name need not be the process that failed.
+            return None
         start = self._last_start.get(stream)
         later = [item for item in self._steps[stream] if item.line.number > at.last.number]
         if not later or (start is not None and start.order > at.order):
