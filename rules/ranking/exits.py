@@ -115,7 +115,9 @@ def infer_exits(observations: Sequence[Observation], timeline: Timeline) -> list
     domain = FaultDomain(rank=next(iter(ranks)) if len(ranks) == 1 else None, node=next(iter(nodes)) if len(nodes) == 1 else None)
     first_root = min(roots, key=lambda item: item.order)
     loading = timeline.standing(first_root, Mark.LOADING)
-    if code == -9 and loading and first_root.line.number - loading.last.number <= LOADING_LINES:
+    # Equal bars are counted as one: the first or the last of them may be the one that stood there.
+    ends = (loading.line.number, loading.last.number) if loading else ()
+    if code == -9 and loading and any(0 <= first_root.line.number - end <= LOADING_LINES for end in ends):
         why = f"killed with signal 9 while weights were being loaded ({position(loading.last)})"
         return [Inference("host_oom_model_loading", 46, (loading, *roots), why, domain, frozenset(("process_killed_sigkill",)))]
     explains = SURVIVORS_COMPLAIN | {UNKNOWN} if code in DIED_ALONE else frozenset((UNKNOWN,))
