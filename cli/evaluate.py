@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.ladder import LadderChoice, RungTally, build_ladder
 from cli.main import UsageError
 from detectors.reading.scan import scan_text
 from rules.artefact import load_matcher
@@ -67,6 +68,12 @@ def prediction_of(case: Mapping[str, Any], diagnosis: Diagnosis) -> dict[str, An
     }
 
 
+def truth_of(case: Mapping[str, Any]) -> str | None:
+    label = case.get("label")
+    reason = label.get("reason") if isinstance(label, dict) else None
+    return reason if isinstance(reason, str) else None
+
+
 def judge(case: Mapping[str, Any], prediction: Mapping[str, Any]) -> Judged | None:
     """The prediction beside the label; None for a case without one."""
     label = case.get("label")
@@ -116,6 +123,14 @@ def print_report(report: Mapping[str, Any]) -> None:
     print("over 200 random halves of the sources (2.5 %, median, 97.5 %)")
     for name, spread in report["random_halves"].items():
         print(f"  {name:<22} {spread['low']:.3f}  {spread['median']:.3f}  {spread['high']:.3f}")
+    print("the ladder: each rung is asked where those before it abstained")
+    for rung in report["rungs"]:
+        print(
+            f"  {rung['rung']:<8} asked {rung['asked']}, answered {rung['answered']}"
+            f" ({rung['right']} right, {rung['wrong']} wrong), {rung['seconds']:.2f} s, {rung['tokens']} tokens"
+        )
+        for why, count in rung["abstained"].items():
+            print(f"           abstained {count} times: {why}")
     for case in report["wrong"]:
         print(f"  {case['id']}: {case['predicted']} {case['severity']}, label {case['truth']}")
 
@@ -125,6 +140,9 @@ def evaluate(
     corpus: Annotated[Path, typer.Argument(metavar="CORPUS.jsonl", help="labelled cases, one JSON object a line")],
     predictions: Annotated[Path | None, typer.Option(help="write one prediction a case to this file")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+    ladder: Annotated[
+        LadderChoice, typer.Option(help="the rungs that may speak where the rules do not know")
+    ] = LadderChoice.RULE,
 ) -> None:
     """Diagnose every case of a labelled corpus and measure the diagnoses against the labels."""
     cases = list(read_cases(corpus))
@@ -132,14 +150,20 @@ def evaluate(
         matcher = load_matcher()
     except PackError as error:
         raise UsageError(f"{error}; pitstop rules check lists every problem") from None
-    made = [prediction_of(case, diagnose_lines(case["log"], matcher)) for case in cases]
+    climb = build_ladder(ladder, matcher.rules)
+    tally = RungTally()
+    made = []
+    for case in cases:
+        result = climb(diagnose_lines(case["log"], matcher), case["log"], str(case["id"]))
+        tally.add(result, truth_of(case))
+        made.append(prediction_of(case, result.diagnosis))
     if predictions is not None:
         try:
             predictions.write_text("".join(json.dumps(item) + "\n" for item in made), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write {predictions}: {error}") from None
     judged = [item for case, made_of_it in zip(cases, made, strict=True) if (item := judge(case, made_of_it))]
-    report = report_of(judged)
+    report = report_of(judged) | {"rungs": tally.document()}
     if as_json:
         print(json.dumps(report))
     else:

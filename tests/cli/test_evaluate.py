@@ -57,3 +57,34 @@ def test_a_missing_corpus_is_one_clear_line(tmp_path: Path, capsys: pytest.Captu
         run(["evaluate", str(tmp_path / "none.jsonl")])
     assert ended.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+UNKNOWN_CASE = {
+    "id": "u",
+    "source": "org/one#2",
+    "log": ["starting", "PhaseLockError: frobnicator lost its phase lock"],
+    "label": {"reason": "nan_loss", "family": "NaNLoss", "category": "script", "severity": "SEV3"},
+}
+
+
+def test_each_rung_of_the_ladder_says_what_it_was_asked_and_why_it_abstained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Port 9 is `discard`: nobody listens there.
+    monkeypatch.setenv("PITSTOP_LLM_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("PITSTOP_LLM_MODEL", "none")
+    evaluated(str(corpus(tmp_path, CASE, UNKNOWN_CASE)), "--json", "--ladder", "llm")
+    rule, memory, model, unknown = json.loads(capsys.readouterr().out)["rungs"]
+    assert (rule["rung"], rule["asked"], rule["answered"], rule["right"]) == ("rule", 2, 1, 1)
+    assert (memory["rung"], memory["abstained"]) == ("memory", {"not asked for": 1})
+    assert model["rung"] == "llm" and model["answered"] == 0 and "Connection" in next(iter(model["abstained"]))
+    assert unknown["rung"] == "unknown"
+
+
+def test_a_rung_that_is_asked_for_and_not_set_up_is_bad_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PITSTOP_LLM_BASE_URL", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        run(["evaluate", str(corpus(tmp_path, CASE)), "--ladder", "llm"])
+    assert ended.value.code == 2 and "PITSTOP_LLM_BASE_URL" in capsys.readouterr().err
