@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 __all__ = [
     "JOB_KEYS",
@@ -45,14 +46,15 @@ def storable(text: str, limit: int) -> str:
     return text[:limit].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-def variants(keys: Sequence[str]) -> tuple[str, ...]:
+@cache
+def variants(keys: tuple[str, ...]) -> tuple[str, ...]:
     """Label names cannot hold dots, so senders put underscores; the dotted form counts first."""
     return tuple(dict.fromkeys(name for key in keys for name in (key, key.replace(".", "_"))))
 
 
 def job_of(labels: Mapping[str, str], keys: Sequence[str] = JOB_KEYS, *, scrape_label_counts: bool = False) -> str | None:
     """The job id of a record. `job` alone is Prometheus' scrape job: it counts only for Loki streams, and only last."""
-    named = first(labels, variants(keys))
+    named = first(labels, variants(tuple(keys)))
     return named or (labels.get("job") or None if scrape_label_counts else None)
 
 

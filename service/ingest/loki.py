@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from rules.identity import subject_of
@@ -21,9 +22,15 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 def stream_of(labels: dict[str, str], job_keys: Sequence[str]) -> StreamKey:
+    return stream_of_pairs(tuple(sorted(labels.items())), tuple(job_keys))
+
+
+@lru_cache(maxsize=16_384)
+def stream_of_pairs(pairs: tuple[tuple[str, str], ...], job_keys: tuple[str, ...]) -> StreamKey:
+    labels = dict(pairs)
     subject = subject_of(labels, job_keys, scrape_label_counts=True)
     path = next((labels[name] for name in PATH_LABELS if labels.get(name)), "-")
-    return StreamKey(subject.job, None, subject.node, subject.rank, path, tuple(sorted(labels.items())))
+    return StreamKey(subject.job, None, subject.node, subject.rank, path, pairs)
 
 
 def decode_loki_json(data: bytes, limits: Limits, job_keys: Sequence[str]) -> Decoded:

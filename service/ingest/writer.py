@@ -8,8 +8,9 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import cast
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import Table, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -31,6 +32,8 @@ GROUP_BYTES = 16 * 1024 * 1024
 GROUP_BATCHES = 256
 CHUNK_RAW_BYTES = 1024 * 1024
 KNOWN_STREAMS = 100_000
+# Rows go past the mapper: there are many, and nothing is read back.
+CHUNK_TABLE = cast(Table, Chunk.__table__)
 MAX_NAME, MAX_PATH = 255, 4096
 IDLE_SECONDS = 1.0
 
@@ -266,7 +269,7 @@ class ChunkWriter:
             for stream_id, grown in chunks.items()
             for position, parts in enumerate(grown, 1)
         ]
-        session.execute(insert(Chunk), rows)
+        session.connection().execute(CHUNK_TABLE.insert(), rows)
 
     def _count(self, session: Session, group: Sequence[Pending], ids: dict[str, int], now: float) -> None:
         dropped: dict[tuple[int, str], int] = {}

@@ -6,10 +6,11 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Engine, Integer, MetaData, create_engine, event, text
+from sqlalchemy import BigInteger, Connection, Engine, Executable, Integer, MetaData, create_engine, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.orm import DeclarativeBase, Session
@@ -139,12 +140,22 @@ def insert_or_add(
     replaced: Sequence[str] = (),
 ) -> None:
     """Insert `rows`; where a row with the same `keys` exists, add to its `added` columns and overwrite its `replaced` ones."""
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(table)
+    dialect = session.get_bind().dialect.name
+    statement = adding_insert(dialect, table, tuple(keys), tuple(added), tuple(replaced))
+    session.connection().execute(statement, list(rows))
+
+
+@cache
+def adding_insert(
+    dialect: str, table: type[Base], keys: tuple[str, ...], added: tuple[str, ...], replaced: tuple[str, ...]
+) -> Executable:
+    """Built once for each kind of call: building takes longer than running."""
+    statement: postgresql.Insert | sqlite.Insert
+    statement = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
     columns = table.__table__.c
     changes = {name: columns[name] + statement.excluded[name] for name in added}
     changes |= {name: statement.excluded[name] for name in replaced}
-    session.execute(statement.on_conflict_do_update(index_elements=[columns[name] for name in keys], set_=changes), list(rows))
+    return statement.on_conflict_do_update(index_elements=[columns[name] for name in keys], set_=changes)
 
 
 def hold_lock(session: Session, name: str) -> None:
