@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from pathlib import Path
@@ -50,7 +51,8 @@ def measured(runs: Runs, peer: Peer, script: str, *arguments: str, ranks: int) -
     while (now := scheduling(agent)) is not None and now.state != "Z":
         last = now
         keeper = runs.state()["placement"]["keeper"]
-        if keeper is not None:
+        # Both may end while they are looked at.
+        with contextlib.suppress(OSError, TypeError, IndexError):
             resident = max(resident, memory(agent.pid) + memory(keeper["pid"]))
         if process.poll() is not None or runs.state()["care"]["phase"] == "ended":
             break

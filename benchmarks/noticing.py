@@ -12,7 +12,7 @@ from statistics import median
 from tests.node.peer import Peer, Runs, wait_for
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "node" / "lockstep.py"
-RANKS, VICTIM, STEP, STEP_SECONDS, REPEATS = 3, 1, 15, 0.1, 2
+RANKS, VICTIM, STEP, STEP_SECONDS, REPEATS = 3, 1, 15, 0.1, 5
 LIMITS = {"kill": "0.2", "raise": "0.1", "stop": "3 x mean + 0.5", "spin": "3 x mean + 0.5"}
 
 

@@ -79,6 +79,9 @@ class Peer:
             daemon_threads = True
             allow_reuse_address = True
 
+            def handle_error(self, *_: object) -> None:
+                """An agent that was killed in the middle of an answer is no error here."""
+
         self._server = Server(("127.0.0.1", self.port), Handler)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
