@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from node.ranks import monitor_folder
 
 ROOT = Path(__file__).parents[2]
 # The interpreter that the virtual environment came from: it has no torch, so that no store process imports it.
@@ -168,3 +171,5 @@ class Runs:
                 os.kill(pid, 9)
             except ProcessLookupError:
                 continue
+        for job in (self.folder / "data" / "run").glob("*"):
+            shutil.rmtree(monitor_folder(job), ignore_errors=True)
