@@ -46,6 +46,8 @@ from service.ingest.writer import ChunkWriter
 from service.metrics import Metrics
 from service.migration import migrate
 from service.node_returns import NodeReturns
+from service.notifications.delivery import Delivery
+from service.notifications.routes import load_routes
 from service.problems import install_problems
 from service.recoveries import Recoveries
 from service.retention import Retention, Storage
@@ -59,6 +61,7 @@ __all__ = ["create_app"]
 
 RETENTION_SECONDS = 20.0
 SILENCES_SECONDS = 10.0
+NOTIFICATIONS_SECONDS = 2.0
 ROUTES = (
     actions,
     alerts,
@@ -85,6 +88,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     """
 
     templates = load_templates(settings.drivers_file)
+    routes = load_routes(settings.notify_file)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -106,14 +110,15 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         supervisor = Supervisor(recoveries, watch, (returns.tick, calls.work))
         service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, clock)
         retention = Retention(store, settings, clock)
-        duties = Duties(
-            store,
-            clock,
-            (
-                Duty("retention", RETENTION_SECONDS, retention.work),
-                Duty("silences", SILENCES_SECONDS, partial(begin_silences, store, clock)),
-            ),
-        )
+        work = [
+            Duty("retention", RETENTION_SECONDS, retention.work),
+            Duty("silences", SILENCES_SECONDS, partial(begin_silences, store, clock)),
+        ]
+        if routes is not None:
+            delivery = Delivery(store, clock, routes, settings.public_url, metrics)
+            work.append(Duty("notifications", NOTIFICATIONS_SECONDS, delivery.work))
+            service.reports["notifications"] = delivery.report
+        duties = Duties(store, clock, work)
         service.checks |= {"matcher": pool.check, "writer": writer.check, "storage": storage.check}
         service.reports["duties"] = duties.report
         app.state.pitstop = service

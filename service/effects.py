@@ -81,7 +81,7 @@ def carry_out(session: Session, row: RecoveryRow, position: int, act: Act, now: 
 
 
 def notify(session: Session, row: RecoveryRow, message: Notify, position: int, now: float) -> None:
-    """Store a notification; sending it is somebody else's part."""
+    """Store a notification; service/notifications sends it where channels are set up."""
     job = session.get_one(Job, row.job)
     recipient = (job.contact or job.owner) if message.audience.value == "owner" else None
     session.add(
@@ -94,6 +94,7 @@ def notify(session: Session, row: RecoveryRow, message: Notify, position: int, n
             text=message.text,
             channels={},
             created_at=now,
+            due_at=now,
         )
     )
     add_timeline(

@@ -53,6 +53,9 @@ class Metrics:
             "pitstop_ingest_dropped_lines_total", "Routine lines counted, not kept.", ["protocol"], registry=self.registry
         )
         self.refused = Counter("pitstop_ingest_refused_total", "Requests refused.", ["protocol", "why"], registry=self.registry)
+        self.notifications = Counter(
+            "pitstop_notifications_total", "Messages to channels, by outcome.", ["outcome"], registry=self.registry
+        )
         self.alerts = Counter("pitstop_alerts_total", "Alerts received.", ["status"], registry=self.registry)
         self.diagnosis = Histogram(
             "pitstop_diagnosis_duration_seconds", "Time from failure to diagnosis.", ["stage"], registry=self.registry

@@ -42,6 +42,10 @@ class Settings(BaseSettings):
     rules_dir: Path | None = None
     # YAML: the site's own commands and webhooks for what Pitstop cannot do by itself; see docs/recovery.md.
     drivers_file: Path | None = None
+    # YAML: who is told of what through which channel; see docs/deployment.md.
+    notify_file: Path | None = None
+    # Where people reach the dashboard, for links in messages.
+    public_url: str | None = Field(default=None, pattern=r"^https?://")
 
     matcher_processes: int = Field(default=1, ge=1, le=64)
     max_body_bytes: int = Field(default=16 * MEBIBYTE, ge=1024)

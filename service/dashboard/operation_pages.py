@@ -52,7 +52,9 @@ def actions_page(service: ServiceDependency, offset: Offset = 0) -> HTMLResponse
 def settings_page(service: ServiceDependency) -> HTMLResponse:
     with service.store.reading() as session:
         why, modes = frozen(session), modes_document(session, None)["modes"]
-    return page("settings.html", frozen=why, modes=modes, checks={name: check() for name, check in service.checks.items()})
+    channels = service.reports["notifications"]() if "notifications" in service.reports else None
+    checks = {name: check() for name, check in service.checks.items()}
+    return page("settings.html", frozen=why, modes=modes, checks=checks, channels=channels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,9 +99,14 @@ class CommandRow(Base):
 
 
 class Notification(Base):
-    """A message that is owed to somebody. The row is the stored notification; `channels` says what became of its sending."""
+    """A message that is owed to somebody. The row is the stored notification; `channels` says what became of its sending.
+
+    `due_at`: when it is sent or tried again, None once nothing is left to do. `state` and `fingerprint`: which change of which
+    fault it tells, None where a recovery asked for it.
+    """
 
     __tablename__ = "notifications"
+    __table_args__ = (Index("ix_notifications_fingerprint", "fingerprint", "id"),)
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     key: Mapped[str] = mapped_column(String(255), unique=True)
@@ -112,6 +117,9 @@ class Notification(Base):
     text: Mapped[str] = mapped_column(Text)
     channels: Mapped[dict[str, Any]] = mapped_column(JSON)
     created_at: Mapped[float] = mapped_column(Float)
+    fingerprint: Mapped[str | None] = mapped_column(String(64))
+    state: Mapped[str | None] = mapped_column(String(32))
+    due_at: Mapped[float | None] = mapped_column(Float, index=True)
 
 
 def find_recovery(session: Session, job: str, attempt: int, generation: int) -> RecoveryRow | None:
