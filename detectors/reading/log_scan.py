@@ -181,7 +181,9 @@ class LogScan:
             self._conditions.hold(match)
             return
         ledger = self._deferred if rule.all or rule.none else self._certain
-        ledger.add(match, None if raw is None else lambda: self._details(match, raw))
+        # Looking upwards costs as much as many matches: only where a record can stand there.
+        telling = rule.role in (RuleRole.ROOT, RuleRole.CASCADE) or rule.marks is Mark.EXIT
+        ledger.add(match, None if raw is None or not telling else lambda: self._details(match, raw))
 
     def _details(self, match: Match, raw: bytes) -> Mapping[str, str]:
         rest = self._maker.origin(match.line().text, raw)[2]
