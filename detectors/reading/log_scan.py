@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from detectors.reading.conditions import ConditionLog, Presence
@@ -29,7 +29,7 @@ LAST_LINES = 20
 # Of a large log, how many lines of each rank around a failure are looked at for its completed steps, and of all at most.
 STEP_LINES_OF_RANK, STEP_LINES = 3, 512
 # Up to here every line is looked at for ranks and routine marks; beyond, the end of each block stands for it.
-DENSE_BYTES = 2 << 20
+DENSE_BYTES = 1 << 20
 # A frame's source text counts by itself where no exception line of its rank follows within so many lines.
 FRAME_PATIENCE = 500
 
@@ -46,6 +46,7 @@ class LogFindings:
     kept: int = 0
     points: tuple[StepPoint, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    lines: int = 0
 
 
 class LogScan:
@@ -70,16 +71,16 @@ class LogScan:
         self._before = b""
         self._tail: deque[tuple[int, bytes]] = deque(maxlen=LAST_LINES)
         self._kept = 0
+        self._lines = 0
 
     def run(self, reader: LineReader) -> LogFindings:
         """Read it all."""
-        read_to = 1
-        for block in reader:
-            self._block(block, reader.bytes <= DENSE_BYTES)
-            read_to = block.first + block.lines
+        for chunk in reader.chunks():
+            self._block(chunk, reader.bytes <= DENSE_BYTES)
         self._settle(None)
-        self._around.move(read_to, (), self._before)
-        self._look_for_steps(*self._around.above(read_to, self._step_lines))
+        read_to = self._lines + 1
+        self._around.move(read_to, b"", self._before)
+        self._look_for_steps(read_to - self._step_lines, read_to)
         self._steps.finish()
         report = self._compressor.report(self._maker.time) if self._compressor is not None else None
         return LogFindings(
@@ -91,26 +92,37 @@ class LogScan:
             self._kept,
             tuple(self._steps.points),
             tuple(measurements_of(report)) if report is not None else (),
+            self._lines,
         )
 
-    def _block(self, block: Block, dense: bool) -> None:
-        data = strip_escapes(block.data)
-        hits: Sequence[Hit] = self._compressor.feed(data).hits if self._compressor is not None else ()
-        if dense or self._compressor is None:
-            hits = list(self._matcher.scan(data))
-        elif self._progress is None:
-            self._progress = ProgressFinder(self._matcher)
-        if hits:
-            self._take(hits, block, data)
-        self._settle(block.first + block.lines)
-        if dense or self._compressor is None:
+    def _block(self, chunk: bytes, dense: bool) -> None:
+        data = strip_escapes(chunk)
+        sifted = self._compressor.feed(data) if self._compressor is not None else None
+        # The sifter has counted already.
+        count = data.count(b"\n") if self._compressor is None else self._compressor.lines - self._lines
+        block = Block(data, self._lines + 1, count)
+        self._lines += count
+        if sifted is None or dense:
+            lines = data.split(b"\n")
+            self._take(list(self._matcher.scan(data)), block, data, lines.__getitem__)
             self._spans.observe(block.first, data, block.lines, dense)
+        else:
+            self._progress = self._progress or ProgressFinder(self._matcher)
+            if sifted.hits:
+                kept = lines_of(sifted.kept, block.first)
+
+                def raw_of(index: int) -> bytes:
+                    # What only speaks against a rule may stand in a line that is not kept.
+                    raw = kept.get(index)
+                    return self._around.lines(block.first + index, block.first + index + 1)[1][0] if raw is None else raw
+
+                self._take(sifted.hits, block, data, raw_of)
+        self._settle(block.first + block.lines)
         self._remember_end(block, data)
 
-    def _take(self, hits: Sequence[Hit], block: Block, data: bytes) -> None:
-        lines = data.split(b"\n")
-        lines.pop()
-        self._around.move(block.first, lines, self._before)
+    def _take(self, hits: Sequence[Hit], block: Block, data: bytes, raw_of: Callable[[int], bytes]) -> None:
+        """`raw_of` gives the line of a hit by its index in the block."""
+        self._around.move(block.first, data, self._before)
         rules = self._matcher.rules
         self._kept += len({hit.line for hit in hits if rules[hit.rule].role is not RuleRole.ROUTINE})
         signs: list[int] = []
@@ -123,20 +135,23 @@ class LogScan:
         for hit in hits:
             if hit.clause is not Clause.ANY and not self._conditions.needs(hit):
                 continue
+            number = block.first + hit.line
             if hit.line in looked_at and hit.line != done:
-                self._look_for_steps(*self._around.above(block.first + hit.line, self._step_lines))
+                self._look_for_steps(number - self._step_lines, number)
                 done = hit.line
-            self._hit(hit, lines[hit.line], block.first + hit.line)
+            self._hit(hit, raw_of(hit.line), number)
         if signs:
-            self._look_for_steps(block.first + done + 1, lines[done + 1 : done + 1 + self._step_lines])
+            after = block.first + done + 1
+            self._look_for_steps(after, after + self._step_lines)
 
     @property
     def _step_lines(self) -> int:
         return min(STEP_LINES, STEP_LINES_OF_RANK * (self._spans.ranks + 4))
 
-    def _look_for_steps(self, first: int, lines: Sequence[bytes]) -> None:
-        """Note the completed steps in `lines`, numbered from `first`."""
+    def _look_for_steps(self, start: int, end: int) -> None:
+        """Note the completed steps in the lines from number `start` up to and without `end`."""
         if self._progress is not None:
+            first, lines = self._around.lines(start, end)
             for rule, index in self._progress.find(lines):
                 self._steps.note(rule, first + index, lines[index])
 
@@ -221,3 +236,12 @@ class LogScan:
         last = data[start + 1 :].split(b"\n")
         last.pop()
         self._tail.extend(enumerate(last, block.first + block.lines - len(last)))
+
+
+def lines_of(kept: bytes, first: int) -> dict[int, bytes]:
+    """Lines that a compressor kept, each after its number and a tab, by their index in a block that begins with line `first`."""
+    found = {}
+    for line in kept.split(b"\n")[:-1]:
+        number, _, raw = line.partition(b"\t")
+        found[int(number) - first] = raw
+    return found

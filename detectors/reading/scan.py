@@ -77,7 +77,7 @@ def scan_source(
         maker = LineMaker(source.path, stamps, Trust.NODE if node_log else Trust.JOB, guessed.kind is Kind.JOURNAL)
         found = LogScan(matcher, maker, shapes).run(reader)
         kind = guessed.kind if node_log else Kind.LOG
-        return SourceFindings(Input(source.path, kind, reader.lines, reader.bytes, found.kept, reader.note), found)
+        return SourceFindings(Input(source.path, kind, found.lines, reader.bytes, found.kept, reader.note), found)
 
 
 def signal_of(entry: Entry, rules: Sequence[Rule], kind: str) -> Signal:

@@ -34,29 +34,28 @@ class Surroundings:
     def __init__(self) -> None:
         self._lines: Sequence[bytes] = ()
         self._first = 1
+        self._data = b""
         self._before = b""
 
-    def move(self, first: int, lines: Sequence[bytes], before: bytes) -> None:
-        """Go on to the block of `lines`, numbered from `first`; `before` is the block before it."""
-        self._lines = lines
+    def move(self, first: int, data: bytes, before: bytes) -> None:
+        """Go on to the block `data`, whose first line is number `first`; `before` is the block before it."""
+        self._lines = ()
         self._first = first
+        self._data = data
         self._before = before
 
-    def _reach_back(self) -> None:
-        """Take in the end of the block before, which most matches never need."""
-        if self._before:
+    def lines(self, start: int, end: int) -> tuple[int, Sequence[bytes]]:
+        """The lines from number `start` up to and without `end`, as far as they are in reach, and the number of the first."""
+        if not self._lines and self._data:
+            # Cut only where somebody looks: most blocks are matched and done.
+            self._lines = self._data.split(b"\n")[:-1]
+        if start < self._first and self._before:
             above = self._before.rsplit(b"\n", MAX_DISTANCE + 1)[-MAX_DISTANCE - 1 : -1]
             self._lines = [*above, *self._lines]
             self._first -= len(above)
             self._before = b""
-
-    def above(self, number: int, most: int) -> tuple[int, Sequence[bytes]]:
-        """At most `most` lines before line `number`, and the number of the first of them."""
-        if number - most < self._first:
-            self._reach_back()
-        end = number - self._first
-        start = max(0, end - most)
-        return self._first + start, self._lines[start:end]
+        start = max(start, self._first)
+        return start, self._lines[start - self._first : max(0, end - self._first)]
 
     def is_frame(self, maker: LineMaker, number: int, rest: str) -> bool:
         """Whether line `number`, whose text after its prefixes is `rest`, is part of a Python or C++ traceback's frames."""
@@ -79,17 +78,16 @@ class Surroundings:
 
     def _upwards(self, maker: LineMaker, number: int) -> Iterator[str]:
         """The texts of the lines above `number` that the same rank wrote, nearest first, without their prefixes."""
-        rank = maker.rank(self._lines[number - self._first])
+        first, lines = self.lines(number, number + 1)
+        rank = maker.rank(lines[0])
         found = 0
         for above in range(number - 1, max(0, number - MAX_DISTANCE), -1):
-            if above < self._first:
-                self._reach_back()
-                if above < self._first:
-                    return
-            raw = self._lines[above - self._first]
-            if maker.rank(raw) != rank:
+            first, lines = self.lines(above, above + 1)
+            if first != above:
+                return
+            if maker.rank(lines[0]) != rank:
                 continue
-            yield origin_of_text(line_text(raw))[1]
+            yield origin_of_text(line_text(lines[0]))[1]
             found += 1
             if found == MAX_RECORD_LINES:
                 return
