@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 # A judge that looks every half second and was away for longer than this was paused, or its clock jumped.
-PAUSE_SECONDS = 2.0
+PAUSE_SECONDS = 1.0
 # Leases that end within this time of one another ended at once.
 TOGETHER_SECONDS = 3.0
 LEAST_MASS = 3
