@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from rules.taxonomy import NONE, load_taxonomy
 from service.access import Right, allow, authenticate
 from service.api.incidents import SHOWN_ALERTS, IncidentId, incident_or_404
 from service.dashboard.rendering import page
@@ -113,7 +114,16 @@ def incident_page(incident_id: IncidentId, service: ServiceDependency) -> HTMLRe
         notifications=notifications,
         similar=similar,
         waiting=waiting,
+        now=service.clock(),
+        reasons=sorted(name for name in load_taxonomy().reasons if name != NONE),
+        silence=silence_of(incident),
     )
+
+
+def silence_of(incident: Incident) -> list[dict[str, str]]:
+    """The matchers that the page offers: this reason on this job and node, as far as they are known."""
+    known = (("reason", incident.reason), ("job", incident.job), ("node", incident.node))
+    return [{"name": name, "value": value} for name, value in known if value]
 
 
 def waiting_action(service: Service, session: Session, incident_id: int) -> dict[str, str] | None:

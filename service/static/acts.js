@@ -11,7 +11,11 @@ function move(step) {
 async function act(form) {
   const said = form.querySelector(".said");
   const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value !== ""));
-  for (const box of form.querySelectorAll("input[type=hidden][data-json]")) fields[box.name] = JSON.parse(box.value);
+  for (const box of form.querySelectorAll("[data-json]")) fields[box.name] = JSON.parse(box.value);
+  if (fields.hours) {
+    fields.endsAt = new Date(Date.now() + Number(fields.hours) * 3600e3).toISOString();
+    delete fields.hours;
+  }
   if (form.dataset.modes) {
     fields.modes = { [form.dataset.modes]: fields.mode };
     delete fields.mode;

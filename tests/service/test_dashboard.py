@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
+
 from fastapi.testclient import TestClient
 
 from rules.diagnosis import Diagnosis, Evidence
@@ -53,6 +58,44 @@ def test_the_page_of_an_incident_tells_its_story(client: TestClient) -> None:
     text = client.get(f"/incidents/{failed_job(client)}").text
     assert "diagnosed" in text and "detected" in text and "Evidence" in text
     assert client.get("/incidents/999").status_code == 404
+
+
+def form_of(text: str, act: str) -> str:
+    """The form that posts to `act`; fails where the page has none."""
+    found = re.search(rf'<form[^>]*data-act="{re.escape(act)}".*?</form>', text, re.DOTALL)
+    assert found is not None, act
+    return found.group()
+
+
+def test_the_page_takes_a_silence_for_what_it_shows(client: TestClient) -> None:
+    number = failed_job(client, "tra\"in's <b>")
+    form = form_of(client.get(f"/incidents/{number}").text, "/api/v1/silences")
+    found = re.search(r'name="matchers" value="([^"]*)"', form)
+    assert found is not None and "<b>" not in form
+    until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    body = {"matchers": json.loads(unescape(found.group(1))), "endsAt": until, "comment": "known"}
+    assert client.post("/api/v1/silences", json=body).status_code == 201
+    assert "Silenced until" in client.get(f"/incidents/{number}").text
+
+
+def test_the_page_offers_every_reason_as_the_true_cause_and_shows_what_was_said(client: TestClient) -> None:
+    number = failed_job(client)
+    act = f"/api/v1/incidents/{number}/feedback"
+    offered = re.findall(r"<option>([a-z_0-9]+)</option>", form_of(client.get(f"/incidents/{number}").text, act))
+    assert "gpu_fallen_off_bus" in offered and "none" not in offered
+    said = {"right": False, "reason": "gpu_fallen_off_bus", "comment": "seen on the console"}
+    assert client.post(act, json=said).status_code == 200
+    text = client.get(f"/incidents/{number}").text
+    assert "it is gpu_fallen_off_bus and not unknown: seen on the console" in text and "operator" in text
+
+
+def test_an_incident_that_was_joined_leads_to_the_other(client: TestClient) -> None:
+    one, other = failed_job(client, "a"), failed_job(client, "b")
+    act = f"/api/v1/incidents/{one}/merge"
+    assert 'name="into"' in form_of(client.get(f"/incidents/{one}").text, act)
+    assert client.post(act, json={"into": str(other), "comment": "same rack"}).status_code == 200
+    text = client.get(f"/incidents/{one}").text
+    assert f'href="/incidents/{other}"' in text and act not in text
 
 
 def test_a_browser_elsewhere_signs_in_with_its_token(settings: Settings, pool: MatcherPool) -> None:
