@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agents.failure_agent import Question
-from agents.normal_form import evidence_text
 from rules.diagnosis import Diagnosis
 from rules.pack import Rule
 
@@ -52,4 +52,6 @@ def question_of(diagnosis: Diagnosis, lines: Mapping[int, str], incident: str, f
     near = {key for number, text in lines.items() if text in quoted for key in range(number - 2, number + 3) if key in lines}
     chosen = sorted({*sorted(lines)[-20:], *sorted(near)[-20:]})
     known = (f"The rules say: {diagnosis.summary}", *facts)
-    return Question(incident, evidence_text(diagnosis), {number: lines[number] for number in chosen}, known)
+    shown = {number: lines[number] for number in chosen}
+    fingerprint = hashlib.sha256("\n".join((*known, *shown.values())).encode("utf-8", "surrogateescape")).hexdigest()
+    return Question(incident, fingerprint, shown, known)

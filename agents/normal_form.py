@@ -61,6 +61,5 @@ def normal_form(lines: Iterable[str], most: int = 6) -> str:
 
 
 def evidence_text(diagnosis: Diagnosis) -> str:
-    """The normal form of what a diagnosis rests on: its root lines, or all its lines where none is called the root."""
-    roots = [item.text for item in diagnosis.evidence if item.role is Role.ROOT]
-    return normal_form(roots or [item.text for item in diagnosis.evidence])
+    """The normal form of the lines that say what failed; empty where none does: exit statuses are alike whatever the cause."""
+    return normal_form(item.text for item in diagnosis.evidence if item.role is Role.ROOT)

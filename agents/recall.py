@@ -67,5 +67,5 @@ class MemoryRecall:
     def __call__(self, diagnosis: Diagnosis) -> Vote:
         text = evidence_text(diagnosis)
         if not text:
-            return Vote(None, 0.0, "there is no line to look up")
+            return Vote(None, 0.0, "no line that says what failed is there to look up")
         return vote(self.index.search(self.embedder.embed([text])[0]), self.clock(), self.calibration)

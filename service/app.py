@@ -43,6 +43,7 @@ from service.gate import Gate
 from service.ingest.intake import Intake
 from service.ingest.matching import MatcherPool
 from service.ingest.writer import ChunkWriter
+from service.memories import Memories
 from service.metrics import Metrics
 from service.migration import migrate
 from service.node_returns import NodeReturns
@@ -62,6 +63,7 @@ __all__ = ["create_app"]
 RETENTION_SECONDS = 20.0
 SILENCES_SECONDS = 10.0
 NOTIFICATIONS_SECONDS = 2.0
+MEMORY_SECONDS = 2.0
 ROUTES = (
     actions,
     alerts,
@@ -110,9 +112,11 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         supervisor = Supervisor(recoveries, watch, (returns.tick, calls.work))
         service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, clock)
         retention = Retention(store, settings, clock)
+        memories = Memories(store, clock)
         work = [
             Duty("retention", RETENTION_SECONDS, retention.work),
             Duty("silences", SILENCES_SECONDS, partial(begin_silences, store, clock)),
+            Duty("memory", MEMORY_SECONDS, memories.work),
         ]
         if routes is not None:
             delivery = Delivery(store, clock, routes, settings.public_url, metrics)
@@ -120,7 +124,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
             service.reports["notifications"] = delivery.report
         duties = Duties(store, clock, work)
         service.checks |= {"matcher": pool.check, "writer": writer.check, "storage": storage.check}
-        service.reports["duties"] = duties.report
+        service.reports |= {"duties": duties.report, "memory": memories.report}
         app.state.pitstop = service
         parts = (service.watch, service.supervisor, duties, storage)
         running = [asyncio.create_task(part.run()) for part in parts]

@@ -1,6 +1,19 @@
 """Tables and the small queries over them. Importing the package makes every table known to its metadata."""
 
-from service.store import access, events, fleet, incidents, jobs, logs, recoveries
+from service.store import access, events, fleet, incidents, jobs, logs, memories, recoveries
 from service.store.database import Base, Clock, DatabaseError, Store
 
-__all__ = ["Base", "Clock", "DatabaseError", "Store", "access", "events", "fleet", "incidents", "jobs", "logs", "recoveries"]
+__all__ = [
+    "Base",
+    "Clock",
+    "DatabaseError",
+    "Store",
+    "access",
+    "events",
+    "fleet",
+    "incidents",
+    "jobs",
+    "logs",
+    "memories",
+    "recoveries",
+]
