@@ -43,6 +43,7 @@ from service.gate import Gate
 from service.ingest.intake import Intake
 from service.ingest.matching import MatcherPool
 from service.ingest.writer import ChunkWriter
+from service.leases import LeaseWatch
 from service.memories import Memories
 from service.metrics import Metrics
 from service.migration import migrate
@@ -123,10 +124,12 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
             work.append(Duty("notifications", NOTIFICATIONS_SECONDS, delivery.work))
             service.reports["notifications"] = delivery.report
         duties = Duties(store, clock, work)
+        leases = LeaseWatch(store, clock, settings.lease_seconds, lambda: duties.held)
+        service.reports["leases"] = leases.report
         service.checks |= {"matcher": pool.check, "writer": writer.check, "storage": storage.check}
         service.reports |= {"duties": duties.report, "memory": memories.report}
         app.state.pitstop = service
-        parts = (service.watch, service.supervisor, duties, storage)
+        parts = (service.watch, service.supervisor, duties, leases, storage)
         running = [asyncio.create_task(part.run()) for part in parts]
         try:
             yield

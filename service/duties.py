@@ -44,6 +44,7 @@ class Duties:
     clock: Clock
     duties: Sequence[Duty]
     name: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
+    held: bool = field(default=False, init=False)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
@@ -62,12 +63,13 @@ class Duties:
     def tick(self) -> None:
         """One round. A duty that fails is reported and tried again when it is next due."""
         try:
-            held = self._hold()
+            self.held = self._hold()
         except SQLAlchemyError as error:
+            self.held = False
             log.warning("the lease of duties cannot be renewed: %s", str(error).splitlines()[0])
             return
         now = self.clock()
-        for duty in self.duties if held else ():
+        for duty in self.duties if self.held else ():
             if now >= duty.due_at:
                 duty.due_at = now + duty.every_seconds
                 try:

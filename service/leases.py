@@ -1,0 +1,76 @@
+"""Silent nodes: judges the stored leases twice a second, and says once when a node falls silent and when it is heard again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from anyio import to_thread
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from detectors.lease import Judge, Lease, LeaseReview, next_look, review_leases
+from service.store import Clock, Store
+from service.store.events import publish_event
+from service.store.jobs import Node
+
+__all__ = ["LeaseWatch"]
+
+log = logging.getLogger("pitstop.leases")
+
+LOOK_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class LeaseWatch:
+    """One replica's judge; only the holder of the duties speaks. Silence is a signal and never by itself a reason to act."""
+
+    store: Store
+    clock: Clock
+    ttl_seconds: float
+    is_holder: Callable[[], bool]
+    _judge: Judge | None = None
+    _silent: set[str] = field(default_factory=set)
+    _review: LeaseReview = field(default_factory=LeaseReview)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        """Until `close`."""
+        while not self._stopping.is_set():
+            try:
+                await to_thread.run_sync(self.look)
+            except SQLAlchemyError as error:
+                log.warning("leases cannot be read: %s", str(error).splitlines()[0])
+            try:
+                await asyncio.wait_for(self._stopping.wait(), LOOK_SECONDS)
+            except TimeoutError:
+                continue
+
+    def close(self) -> None:
+        self._stopping.set()
+
+    def look(self) -> LeaseReview:
+        """One look at all leases. A node that is judged silent, or heard again, is published once."""
+        now = self.clock()
+        self._judge = Judge(now, now) if self._judge is None else next_look(self._judge, now)
+        with self.store.reading() as session:
+            rows = session.execute(select(Node.id, Node.lease_until)).all()
+        leases = [Lease(node, until - self.ttl_seconds, self.ttl_seconds) for node, until in rows if until is not None]
+        self._review = review_leases(leases, self._judge)
+        silent = {item.node: item for item in self._review.silent}
+        unjudged = {item.node for item in self._review.unjudged}
+        fallen, heard = silent.keys() - self._silent, self._silent - silent.keys() - unjudged
+        if (fallen or heard) and self.is_holder():
+            with self.store.writing() as session:
+                for node in sorted(fallen):
+                    publish_event(session, "node.silent", node, {"why": silent[node].why, "since": silent[node].since}, now)
+                for node in sorted(heard):
+                    publish_event(session, "node.heard", node, {}, now)
+        self._silent = (self._silent | fallen) - heard
+        return self._review
+
+    def report(self) -> dict[str, object]:
+        """For /readyz: who is silent, and whether the judge rather suspects itself."""
+        return {"silent": sorted(self._silent), "suspects_itself": self._review.why or None}
