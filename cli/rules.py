@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cli.main import UsageError
 from rules.artefact import ARTEFACT_VARIABLE, artefact_key, artefact_path, compile_rules, load_matcher, write_artefact
 from rules.check import check_packs
+from rules.gate import Candidate, SettledIncident, inspect
 from rules.matcher import Clause
 from rules.pack import PACK_FOLDER, PackError, Rule, load_packs, read_packs
 from rules.taxonomy import load_taxonomy
@@ -118,6 +120,44 @@ def explain(line: Annotated[str, typer.Argument(help="A line of a log, or - to r
         print(f"  pattern: {item['pattern']}")
         for name, value in dict(item["captures"]).items():
             print(f"  {name}: {value}")
+
+
+@app.command()
+def judge(
+    candidate: Annotated[Path, typer.Argument(metavar="PACK.yaml", help="a pack with one rule")],
+    cites: Annotated[Path, typer.Option(help="the lines that the rule was made from")],
+    normal: Annotated[list[Path], typer.Option(help="logs of healthy runs, in which it must find nothing")],
+    settled: Annotated[Path | None, typer.Option(help="settled failures: CORPUS.jsonl as evaluate reads it")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a candidate rule through the gate: every objection, and the settled failures that it would explain otherwise."""
+    try:
+        rules, problems = check_packs([(candidate.name, candidate.read_text(encoding="utf-8"))], load_taxonomy())
+        # Examples may be missing: the cited lines stand in for them.
+        if len(rules) != 1:
+            raise UsageError(str(problems[0]) if problems else f"{candidate} has to hold one rule, and holds {len(rules)}")
+        healthy = [line for path in normal for line in path.read_text(encoding="utf-8", errors="replace").split("\n")]
+        cited = tuple(cites.read_text(encoding="utf-8", errors="replace").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read: {error}") from None
+    # Not at the top: only this command reads a corpus.
+    from cli.evaluate import read_cases
+
+    past = [] if settled is None else [settled_of(case) for case in read_cases(settled)]
+    result = inspect(Candidate(rules[0], cited), load_matcher(), healthy, past)
+    if as_json:
+        print(json.dumps(asdict(result)))
+        return
+    print("passes" if result.passes else "is refused")
+    for objection in result.objections:
+        print(f"  {objection}")
+    for difference in result.differences:
+        print(f"  incident {difference.incident} ({difference.settled_reason}): {difference.line}")
+
+
+def settled_of(case: Mapping[str, Any]) -> SettledIncident:
+    label = case.get("label")
+    return SettledIncident(str(case["id"]), str(label["reason"]) if isinstance(label, dict) else "", tuple(case["log"]))
 
 
 @app.command("compile")

@@ -73,3 +73,18 @@ def test_compile_writes_the_named_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert (tmp_path / "sub" / "rules.compiled").stat().st_size > 1000
     assert status("compile", "-o", "/dev/null/no") == 1
     assert "cannot write" in capsys.readouterr().err
+
+
+def test_a_candidate_rule_is_put_through_the_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack, cites, normal, settled = (tmp_path / name for name in ("new.yaml", "cites", "normal.log", "settled.jsonl"))
+    pack.write_text("pack: new\nrules:\n- {code: X-1, title: lock, role: root, reason: nan_loss, any: ['phase lock']}\n")
+    cites.write_text("node7: frobnicator lost its phase lock\n")
+    normal.write_text("step 1\nphase lock acquired\n")
+    case = {"id": "41", "log": ["lost phase lock"], "label": {"reason": "dns_resolution_failure"}}
+    settled.write_text(json.dumps(case) + "\n")
+    command = ["rules", "judge", str(pack), "--cites", str(cites), "--normal", str(normal), "--settled", str(settled), "--json"]
+    with pytest.raises(SystemExit) as ended:
+        run(command)
+    result = json.loads(capsys.readouterr().out)
+    assert ended.value.code == 0 and not result["passes"] and len(result["objections"]) == 2
+    assert result["differences"][0]["incident"] == "41"
