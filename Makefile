@@ -28,7 +28,7 @@ demo: $(STAMP)
 test: unit acceptance
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -m "not acceptance and not soak and not gpu" -rs
+	$(BIN)/python -m pytest -m "not acceptance and not soak and not gpu" -rs -n 2 --dist loadfile
 
 acceptance: $(STAMP)
 	$(BIN)/python -m pytest -m "acceptance" -rs
