@@ -74,8 +74,7 @@ def test_a_recovery_survives_kill_9_of_the_service_and_completes_once(stage: Sta
     assert directive_of(incident) in ("restart", "none")
     assert sum(recovery["relaunches"] for recovery in incident["recoveries"]) <= 1
     attempts = stage.get("/api/v1/jobs/survivor")["attempts"]
-    assert [attempt["generation"] for attempt in attempts] == sorted({attempt["generation"] for attempt in attempts})
-    assert len(attempts) == 2
+    assert sorted(attempt["generation"] for attempt in attempts) == [0, 1]
     assert launcher.wait(timeout=60) == 0
 
 
