@@ -49,8 +49,8 @@ def launch(stage: Stage, job: str, *script: str) -> Any:
 def processes_of(stage: Stage, job: str) -> dict[int, int]:
     """The process id of each rank in the present attempt."""
     attempts = (stage.get(f"/api/v1/jobs/{job}") or {}).get("attempts", [])
-    newest = max(attempts, key=lambda attempt: attempt["generation"], default={"ranks": []})
-    return {rank["rank"]: rank["pid"] for rank in newest["ranks"]}
+    newest: dict[str, Any] | None = max(attempts, key=lambda attempt: int(attempt["generation"]), default=None)
+    return {rank["rank"]: rank["pid"] for rank in newest["ranks"]} if newest else {}
 
 
 def directive_of(incident: dict[str, Any]) -> str:
