@@ -26,6 +26,8 @@ ASK_SECONDS = 2.0
 IDLE_SECONDS = 0.2
 # The lines of a failed rank go first; a service that takes them slowly must not delay the report itself for longer than this.
 FLUSH_SECONDS = 2.0
+UNHEARD_SECONDS = 2.0
+NOTHING_LEFT = (0, False, None)
 MAX_REPORTS = 1000
 # Answers that will be the same however often a batch is sent.
 HOPELESS = frozenset((400, 413, 415, 422))
@@ -142,17 +144,26 @@ class ServiceLink:
         self.report(Outgoing(lambda client: client.heartbeat(self._job, document), "the end", self._spool.last_number))
 
     def finish(self, seconds: float) -> bool:
-        """Send what is left, for at most `seconds` and not at all to a service that does not answer; True when all is sent."""
-        deadline = time.monotonic() + seconds
-        while (self._reports or self._sending.is_set() or self._spool.oldest()) and time.monotonic() < deadline:
-            if self._reachable is False:
+        """Send what is left while something gets through at least every `seconds`; True when all is sent.
+
+        A service that does not answer just now gets the shorter UNHEARD_SECONDS to change its mind.
+        """
+        left, moved_at = self._left(), time.monotonic()
+        while left != NOTHING_LEFT:
+            if time.monotonic() - moved_at > (UNHEARD_SECONDS if self._reachable is False else seconds):
                 break
             time.sleep(0.02)
-        done = not self._reports and not self._sending.is_set() and self._spool.oldest() is None
+            if (now_left := self._left()) != left:
+                left, moved_at = now_left, time.monotonic()
         self._stopping.set()
         self._wake.set()
         self._spool.added.set()
-        return done
+        return left == NOTHING_LEFT
+
+    def _left(self) -> tuple[int, bool, int | None]:
+        """What is still to be sent: reports, whether one is on its way, the number of the oldest batch."""
+        oldest = self._spool.oldest()
+        return len(self._reports), self._sending.is_set(), None if oldest is None else oldest.number
 
     def _heard(self) -> None:
         if self._reachable is False:
