@@ -14,7 +14,7 @@ from rules.findings import Findings
 from rules.pack import Rule, load_packs
 from rules.ranking.candidates import Candidate, choose, explain, gather
 from rules.ranking.collectives import infer_collectives
-from rules.ranking.domain import fault_domain
+from rules.ranking.domain import fault_domain, ranks_by_node
 from rules.ranking.exits import infer_exits
 from rules.ranking.hardware import infer_hardware
 from rules.ranking.memory import infer_memory
@@ -69,7 +69,7 @@ def rank(findings: Findings, rules: Iterable[Rule] | None = None) -> Diagnosis:
             source=Source.UNKNOWN,
             confidence=0.3,
             rule=chosen.leading.rule.code,
-            fault_domain=fault_domain(chosen),
+            fault_domain=fault_domain(chosen, ranks_by_node(settled.kept)),
             evidence=evidence,
             collect=collect_for(chosen),
             inputs=findings.inputs,
@@ -85,7 +85,7 @@ def established(
     why = [chosen.inference.why] if chosen.inference else []
     why += [f"{item.rule.code} does not count: {text}" for item, text in settled.set_aside[:5]]
     handling = severity_of(reason, chosen)
-    domain = fault_domain(chosen)
+    domain = fault_domain(chosen, ranks_by_node(settled.kept))
     return Diagnosis.of(
         handling,
         summarise(handling, chosen, domain),
