@@ -13,6 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from recovery.decision import Mode
+from recovery.states import Approved, Rejected
 
 __all__ = [
     "DEFAULT_RETURN_MODES",
@@ -99,19 +100,6 @@ class RepairNoted:
     at: float
     by: str
     note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Approved:
-    at: float
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    at: float
-    by: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
