@@ -38,9 +38,15 @@ class RankExit:
     def description(self) -> str:
         if self.signal is not None:
             return f"killed by {signal_name(self.signal)}"
-        return "ended with a status nobody could read" if self.code is None else f"exit code {self.code}"
+        how = "ended with a status nobody could read" if self.code is None else f"exit code {self.code}"
+        if not self.error:
+            return how
+        raised = self.error.splitlines()[0][:MAX_SAID] + ("" if self.step is None else f", at step {self.step}")
+        return raised if self.code is None else f"{how} after {raised}"
 
 
+# Of an exception's message, as much is said in a sentence.
+MAX_SAID = 300
 # The rule of rules/packs/life.yaml that reads the line below; what an exit means is ranking's to say.
 EXIT_RULE = "PS-EXIT-001"
 EXIT_PATH = "exit status"

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from detectors.statistics.judgement import Finding, Judgement
-from node import care as caring
-from node.care import (
+from node.care import step
+from node.care_states import (
+    Action,
+    Care,
     End,
     Event,
     Exited,
@@ -23,6 +25,7 @@ from node.care import (
     Phase,
     PostFailure,
     PostNotice,
+    Raised,
     Report,
     Respawn,
     Spawned,
@@ -59,11 +62,13 @@ class Agent:
         self._shipping = shipping
         self._say = say
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._group = RankGroup(launch, folder, state.placement, lambda item: self.put(Exited(item)), say)
+        self._group = RankGroup(
+            launch, folder, state.placement, lambda item: self.put(Exited(item)), lambda item: self.put(Raised(item)), say
+        )
         self._watch = Watch({})
         self._shipped_at = 0.0
         self.link: ServiceLink | None = None
-        self._seen: tuple[caring.Care, Mapping[int, RankReading]] | None = None
+        self._seen: tuple[Care, Mapping[int, RankReading]] | None = None
 
     def put(self, event: Event) -> None:
         """Tell the agent of something; from any thread, and from a signal handler."""
@@ -95,8 +100,8 @@ class Agent:
 
     def _handle(self, event: Event) -> int | None:
         before = self._state.care
-        after, actions = caring.step(before, event, time.monotonic())
-        lasting = bool(actions) or after.phase is not before.phase or after.exits != before.exits or after.done != before.done
+        after, actions = step(before, event, time.monotonic())
+        lasting = bool(actions) or after.lasting != before.lasting
         self._state = replace(self._state, care=after, after=self.link.after if self.link else self._state.after)
         if lasting:
             # On disk before it is done: an agent that starts after us must not do it twice.
@@ -110,7 +115,7 @@ class Agent:
             status = found if found is not None else status
         return status
 
-    def _act(self, action: caring.Action) -> int | None:
+    def _act(self, action: Action) -> int | None:
         care = self._state.care
         match action:
             case KillRanks(number=number):

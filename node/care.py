@@ -11,33 +11,33 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
 from detectors.supervisor import RankExit, first_failure
+from node.care_states import (
+    Action,
+    Care,
+    Command,
+    CommandArrived,
+    End,
+    Event,
+    Exited,
+    Heard,
+    Interrupted,
+    KillRanks,
+    Noticed,
+    Phase,
+    PostFailure,
+    PostNotice,
+    Raised,
+    Report,
+    Respawn,
+    Spawned,
+    Tick,
+)
 
-__all__ = [
-    "Action",
-    "Care",
-    "Command",
-    "CommandArrived",
-    "End",
-    "Event",
-    "Exited",
-    "Heard",
-    "Interrupted",
-    "KillRanks",
-    "Noticed",
-    "Phase",
-    "PostFailure",
-    "PostNotice",
-    "Report",
-    "Respawn",
-    "Spawned",
-    "Tick",
-    "step",
-]
+__all__ = ["step"]
 
 PATIENCE_SECONDS = 5.0
 # An answer to a failure report promises a command; a service that then only keeps breathing is waited for this long.
@@ -48,164 +48,6 @@ SETTLE_AT_MOST_SECONDS = 1.0
 TERM_SECONDS = 5.0
 INTERRUPT_SECONDS = 30.0
 MAX_DELAY_SECONDS = 3600.0
-
-
-class Phase(StrEnum):
-    """`failed`: a rank failed, what to do is being decided; `restarting` and `stopping`: the ranks are being ended for that."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    FAILED = "failed"
-    RESTARTING = "restarting"
-    STOPPING = "stopping"
-    ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command row of the service; `deadline` in seconds since the epoch, None for none."""
-
-    id: int
-    kind: str
-    generation: int
-    args: Mapping[str, Any] = field(default_factory=dict)
-    deadline: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Care:
-    """Where the job stands. Times are of the monotonic clock that `step` is given."""
-
-    phase: Phase
-    ranks: int
-    generation: int = 0
-    restarts: int = 0
-    max_restarts: int = 3
-    running: frozenset[int] = frozenset()
-    exits: tuple[RankExit, ...] = ()
-    done: Mapping[int, str] = field(default_factory=dict)
-    failed_at: float | None = None
-    last_exit_at: float | None = None
-    noticed: frozenset[str] = frozenset()
-    posted: bool = False
-    accepted_at: float | None = None
-    needs_approval: bool = False
-    heard_at: float | None = None
-    kill_at: float | None = None
-    interrupted: bool = False
-    command: Command | None = None
-    next_generation: int | None = None
-    cause: str = "start"
-    resume: Mapping[str, Any] = field(default_factory=dict)
-    delay_seconds: float = 0.0
-    respawn_at: float | None = None
-    why: str = ""
-
-    @property
-    def attempt(self) -> int:
-        return self.generation + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """A rank of the generation in `exit` ended."""
-
-    exit: RankExit
-
-
-@dataclass(frozen=True, slots=True)
-class CommandArrived:
-    command: Command
-    wall_time: float
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """The service answered something; `accepted`: it took the failure report; `approval`: a person has to approve the action."""
-
-    accepted: bool = False
-    approval: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupted:
-    """The user or the scheduler sent us this signal."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Noticed:
-    """The ranks run but get nowhere: `kind` is the detector's word for it, `rank` the one to blame, where it can be told."""
-
-    kind: str
-    rank: int | None
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Spawned:
-    """All ranks of `generation` were started."""
-
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    pass
-
-
-Event = Exited | CommandArrived | Heard | Interrupted | Noticed | Spawned | Tick
-
-
-@dataclass(frozen=True, slots=True)
-class KillRanks:
-    """Send `number` to the process group of every running rank."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Respawn:
-    """Open a store for `generation` and start all ranks under it."""
-
-    generation: int
-    cause: str
-    resume: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PostFailure:
-    exits: tuple[RankExit, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PostNotice:
-    """Report ranks that get nowhere. Only a command follows from it: the agent by itself leaves running ranks alone."""
-
-    rank: int | None
-    why: str
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The result of a command: done | failed | refused | expired."""
-
-    command_id: int
-    status: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The job is over. Exit status 0: the command ended well; 1: given up."""
-
-    status: int
-    why: str
-
-
-Action = KillRanks | Respawn | PostFailure | PostNotice | Report | End
 
 
 def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]]:
@@ -230,6 +72,8 @@ def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]
             if care.phase is not Phase.RUNNING or kind in care.noticed:
                 return care, ()
             return replace(care, noticed=care.noticed | {kind}), (PostNotice(rank, why, kind),)
+        case Raised(exit=item):
+            return on_raised(care, item, now)
         case Spawned(generation=generation):
             return on_spawned(care, generation, now)
         case Tick():
@@ -241,12 +85,22 @@ def on_exit(care: Care, item: RankExit, now: float) -> tuple[Care, tuple[Action,
         return care, ()
     if care.phase in (Phase.RESTARTING, Phase.STOPPING) and not (care.phase is Phase.STOPPING and care.interrupted):
         item = replace(item, by_us=True)
-    care = replace(care, running=care.running - {item.rank}, exits=(*care.exits, item), last_exit_at=now)
+    raised = tuple(before for before in care.raised if before.rank != item.rank)
+    care = replace(care, running=care.running - {item.rank}, exits=(*care.exits, item), raised=raised, last_exit_at=now)
     return judge_exits(care, now)
 
 
+def on_raised(care: Care, item: RankExit, now: float) -> tuple[Care, tuple[Action, ...]]:
+    """The end of a process that tears torch down takes seconds; what it died of is known before."""
+    if item.generation != care.generation or item.rank not in care.running or item.rank in {it.rank for it in care.raised}:
+        return care, ()
+    if care.phase not in (Phase.STARTING, Phase.RUNNING, Phase.FAILED):
+        return care, ()
+    return judge_exits(replace(care, raised=(*care.raised, item), last_exit_at=now), now)
+
+
 def judge_exits(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
-    failed = first_failure(care.exits)
+    failed = first_failure(care.failures)
     if care.phase is Phase.RUNNING and failed is not None:
         return replace(care, phase=Phase.FAILED, failed_at=now, why=f"rank {failed.rank}: {failed.description}"), ()
     if not care.running:
@@ -286,6 +140,7 @@ def respawn(care: Care) -> tuple[Care, tuple[Action, ...]]:
         restarts=care.restarts + 1,
         running=frozenset(range(care.ranks)),
         exits=(),
+        raised=(),
         failed_at=None,
         last_exit_at=None,
         noticed=frozenset(),
@@ -389,7 +244,7 @@ def on_tick(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
     if not care.posted:
         settled = not care.running or now - (care.last_exit_at or care.failed_at) >= SETTLE_SECONDS
         if settled or now - care.failed_at >= SETTLE_AT_MOST_SECONDS:
-            return replace(care, posted=True), (PostFailure(tuple(item for item in care.exits if item.failed)),)
+            return replace(care, posted=True), (PostFailure(care.failures),)
         return care, ()
     if care.accepted_at is None:
         alone = now - care.failed_at >= PATIENCE_SECONDS
@@ -401,7 +256,7 @@ def on_tick(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
 
 def act_alone(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
     """What a launcher without Pitstop does."""
-    first = first_failure(care.exits)
+    first = first_failure(care.failures)
     cause = f"rank {first.rank} failed ({first.description})" if first else care.why
     if care.restarts < care.max_restarts:
         care = replace(care, phase=Phase.RESTARTING, cause="self", next_generation=care.generation + 1, resume={}, why=cause)

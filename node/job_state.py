@@ -13,7 +13,7 @@ from typing import Any
 
 from detectors.processes import ProcessId
 from detectors.supervisor import RankExit
-from node.care import Care, Command, Phase
+from node.care_states import Care, Command, Phase
 
 __all__ = ["JobBusyError", "JobFolder", "JobState", "Placement", "RankProcess", "write_atomically"]
 
@@ -150,7 +150,8 @@ def decode_state(document: Mapping[str, Any]) -> JobState:
     command = care.pop("command")
     care["phase"] = Phase(care["phase"])
     care["running"], care["noticed"] = frozenset(care["running"]), frozenset(care["noticed"])
-    care["exits"] = tuple(RankExit(**item) for item in care["exits"])
+    for name in ("exits", "raised"):
+        care[name] = tuple(RankExit(**item) for item in care.get(name, ()))
     care["done"] = {int(key): value for key, value in care["done"].items()}
     care["command"] = None if command is None else Command(**command)
 

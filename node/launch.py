@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from node.agent import Agent, pass_signals_to
-from node.care import Care, Phase
+from node.care_states import Care, Phase
 from node.job_state import JobBusyError, JobFolder, JobState
 from node.keeper_client import KeeperError
 from node.link import Identity, ServiceLink

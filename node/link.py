@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from node.care import Command, CommandArrived, Event, Heard
+from node.care_states import Command, CommandArrived, Event, Heard
 from node.service_client import Refused, ServiceClient, ServiceUnavailable
 from node.spool import Spool
 

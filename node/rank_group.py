@@ -14,6 +14,7 @@ from typing import Any
 
 from detectors.processes import ProcessId, is_running
 from detectors.supervisor import RankExit
+from node.error_files import ErrorFiles, read_error
 from node.job_state import JobFolder, Placement, RankProcess
 from node.keeper_client import STORE_SOCKET, KeeperClient, KeeperError, open_store, recorded_exits, watch_ranks
 from node.monitors import MonitorReader, RankReading, create_monitors, remove_monitors
@@ -48,7 +49,8 @@ class Launch:
 
 
 class RankGroup:
-    """Keeper, store, ranks and monitor files. `on_exit` hears of every end of a rank, from any thread, perhaps twice."""
+    """Keeper, store, ranks and monitor files. `on_exit` hears of every end of a rank, from any thread, perhaps twice;
+    `on_raised` before that of the exception that it told."""
 
     def __init__(
         self,
@@ -56,11 +58,14 @@ class RankGroup:
         folder: JobFolder,
         placement: Placement,
         on_exit: Callable[[RankExit], None],
+        on_raised: Callable[[RankExit], None],
         say: Callable[[str], None],
     ) -> None:
         self._launch = launch
         self._folder = folder
         self._on_exit = on_exit
+        self._on_raised = on_raised
+        self._errors: ErrorFiles | None = None
         self._say = say
         self._keeper: KeeperClient | None = None
         self._monitor_folder = monitor_folder(folder.path)
@@ -93,6 +98,7 @@ class RankGroup:
         files = [rank_files(self._folder.logs, self._monitor_folder, generation, rank) for rank in range(self._launch.ranks)]
         files[0].log.parent.mkdir(exist_ok=True, mode=0o700)
         create_monitors((item.monitor for item in files), generation)
+        self._watch_errors(files[0].log.parent, generation)
         if starts_ranks_itself(self._launch.command):
             store = None
         else:
@@ -155,11 +161,18 @@ class RankGroup:
         self.placement = replace(self.placement, store=opened.process)
         return StoreAddress(opened.host, opened.port, served=True)
 
+    def _watch_errors(self, folder: Path, generation: int) -> None:
+        if self._errors is not None:
+            self._errors.close()
+        self._errors = ErrorFiles(folder, generation, self._on_raised)
+
     def find(self, running: Iterable[int]) -> int:
         """Take over what an earlier agent started; the number of ranks that run. Exits that it missed are told."""
         self._keeper = KeeperClient.connect(self._folder.path, self.placement.keeper, self._record)
         self._monitors = MonitorReader({item.rank: Path(item.monitor) for item in self.placement.processes})
         watch_ranks(self._folder.path, self.processes.values())
+        for item in self.placement.processes[:1]:
+            self._watch_errors(Path(item.log).parent, item.generation)
         records = recorded_exits(self._folder.path)
         awaited = set(running)
         for item in self.placement.processes:
@@ -187,13 +200,15 @@ class RankGroup:
                     os.killpg(process.pid, number)
 
     def look(self, running: Iterable[int], now: float) -> None:
-        """Notice ranks whose end nobody told, because their keeper died."""
+        """Notice ranks whose end nobody told, because their keeper died; and exceptions, where the system tells of no files."""
+        running = set(running)
+        if self._errors is not None:
+            self._errors.look(running)
         if now - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = now
-        awaited = set(running)
         for item in self.placement.processes:
-            if item.rank not in awaited or is_running(item.process):
+            if item.rank not in running or is_running(item.process):
                 continue
             # The keeper tells of exits at once, and writes them down before it can be gone itself.
             if now - self._gone_since.setdefault(item.process, now) < LOST_EXIT_SECONDS:
@@ -220,6 +235,8 @@ class RankGroup:
 
     def close(self) -> None:
         """After the last reading: the monitor files go, and the keeper with them."""
+        if self._errors is not None:
+            self._errors.close()
         self._drop_monitors()
         self.placement = Placement()
         if self._keeper is not None:
@@ -236,10 +253,7 @@ class RankGroup:
                 self._on_exit(self._exit_of(label["rank"], label["generation"], record))
 
     def _exit_of(self, rank: int, generation: int, record: Mapping[str, Any]) -> RankExit:
-        path = rank_files(self._folder.logs, self._monitor_folder, generation, rank).error_file
-        error = None
-        with contextlib.suppress(OSError):
-            error = protocol.parse_error_document(path.read_text(encoding="utf-8", errors="replace"))
+        error = read_error(rank_files(self._folder.logs, self._monitor_folder, generation, rank).error_file)
         return RankExit(
             rank=rank,
             generation=generation,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from detectors.supervisor import RankExit, first_failure
-from node.care import Care
+from node.care_states import Care
 from node.job_state import JobState
 from node.monitors import RankReading
 

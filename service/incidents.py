@@ -107,8 +107,10 @@ def failure_summary(report: FailureReport) -> str:
     """One sentence from the exit statuses alone."""
     parts = []
     for rank in report.failed[:4]:
-        how = f"signal {rank['signal']}" if rank.get("signal") else f"exit code {rank.get('exit_code')}"
-        parts.append(f"rank {rank.get('rank')} ended with {how}" + (f" on {rank['node']}" if rank.get("node") else ""))
+        how = f"ended with signal {rank['signal']}" if rank.get("signal") else f"ended with exit code {rank.get('exit_code')}"
+        if not rank.get("signal") and rank.get("exit_code") is None and rank.get("error"):
+            how = f"told: {str(rank['error']).splitlines()[0][:200]}"
+        parts.append(f"rank {rank.get('rank')} {how}" + (f" on {rank['node']}" if rank.get("node") else ""))
     more = f" and {len(report.failed) - 4} more ranks" if len(report.failed) > 4 else ""
     return f"{report.job}: " + ("; ".join(parts) + more if parts else "the job was reported as failed")
 

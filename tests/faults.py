@@ -6,6 +6,7 @@ that gets the time (seconds since the epoch) of the strike.
 
     kill       SIGKILL                      segfault   SIGSEGV
     raise      an exception                 exit=N     exit code N
+    raise_slowly    an exception whose process takes a minute to end, as the teardown of a large one does
     stop       SIGSTOP                      spin       an endless loop that never gives the interpreter lock up
     hang       an endless sleep             slow=F     every step from here takes F times as long
     nan        the loss is NaN from here    spike=F    the loss is F times as high from here
@@ -19,6 +20,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +90,9 @@ def strike(fault: Fault) -> None:
     if fault.kind in deadly:
         sys.stdout.flush()
         os.kill(os.getpid(), deadly[fault.kind])
-    elif fault.kind == "raise":
+    elif fault.kind.startswith("raise"):
+        if fault.kind == "raise_slowly":
+            threading.Thread(target=time.sleep, args=(60.0,)).start()
         raise ValueError(f"injected at step {fault.step}")
     elif fault.kind == "exit":
         sys.exit(int(fault.value))

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from detectors.supervisor import RankExit
-from node.care import (
+from node.care import step
+from node.care_states import (
     Care,
     Command,
     CommandArrived,
@@ -19,11 +20,11 @@ from node.care import (
     KillRanks,
     Phase,
     PostFailure,
+    Raised,
     Report,
     Respawn,
     Spawned,
     Tick,
-    step,
 )
 
 RUNNING = Care(Phase.RUNNING, 2, generation=4, running=frozenset((0, 1)), max_restarts=3)
@@ -190,3 +191,25 @@ def test_a_restart_with_a_delay_waits_before_it_starts_the_ranks() -> None:
     assert actions == ()
     assert step(care, Tick(), 14.0)[1] == ()
     assert step(care, Tick(), 14.2)[1] == (Respawn(5, "restart", {}),)
+
+
+def test_an_exception_is_a_failure_before_its_process_has_ended() -> None:
+    told = RankExit(1, 4, None, None, 100.0, error="ValueError: bad batch", error_time=100.0, step=12)
+    care, _ = step(RUNNING, Raised(told), 10.0)
+    assert care.phase is Phase.FAILED and care.running == frozenset((0, 1))
+    assert care.why == "rank 1: ValueError: bad batch, at step 12"
+    assert step(care, Tick(), 10.4)[1] == (PostFailure((told,)),)
+
+
+def test_an_exit_takes_the_place_of_the_exception_that_told_of_it() -> None:
+    told = RankExit(1, 4, None, None, 100.0, error="ValueError: bad batch", step=12)
+    care, _ = step(RUNNING, Raised(told), 10.0)
+    ended = replace(told, code=1, time=100.1)
+    care, _ = step(care, Exited(ended), 10.1)
+    assert step(care, Tick(), 10.5)[1] == (PostFailure((ended,)),)
+    assert step(care, Raised(told), 10.6)[0] == care, "the rank is gone"
+
+
+def test_what_a_killed_rank_tells_while_it_is_being_ended_changes_nothing() -> None:
+    care, _ = step(failed(), restart(), 11.0)
+    assert step(care, Raised(RankExit(0, 4, None, None, 101.0, error="Connection reset")), 11.05) == (care, ())

@@ -44,6 +44,23 @@ def test_a_rank_that_stands_still_is_named_and_reported_and_restarted_by_command
     assert process.wait(60) == 0
 
 
+def test_an_exception_is_reported_while_its_process_is_still_on_its_way_out(runs: Runs, peer: Peer, flag: Path) -> None:
+    runs.environment["FAULTS"] = "1@12:raise_slowly"
+    process = runs.start(SCRIPT, str(flag), "0.05", ranks=2)
+    (failure,) = wait_for(lambda: peer.posted("/failures"), 60)
+    (failed,) = failure["failed"]
+    assert (failed["rank"], failed["exit_code"], failed["error"], failed["step"]) == (
+        1,
+        None,
+        "ValueError: injected at step 12",
+        12,
+    )
+    peer.rows.append({"id": 1, "job": "job", "generation": 1, "kind": "restart_ranks", "args": {}, "deadline": None})
+    wait_for(lambda: peer.posted("commands/1/result"))
+    flag.touch()
+    assert process.wait(60) == 0
+
+
 def test_the_right_rank_is_called_slow(runs: Runs, flag: Path) -> None:
     runs.environment["FAULTS"] = "2@10:slow=1.5"
     process = runs.start(SCRIPT, str(flag), "0.1", ranks=3)

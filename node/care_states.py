@@ -1,0 +1,211 @@
+"""The care of one job: where it stands, what may happen to it, and what an agent is told to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from detectors.supervisor import RankExit
+
+__all__ = [
+    "Action",
+    "Care",
+    "Command",
+    "CommandArrived",
+    "End",
+    "Event",
+    "Exited",
+    "Heard",
+    "Interrupted",
+    "KillRanks",
+    "Noticed",
+    "Phase",
+    "PostFailure",
+    "PostNotice",
+    "Raised",
+    "Report",
+    "Respawn",
+    "Spawned",
+    "Tick",
+]
+
+
+class Phase(StrEnum):
+    """`failed`: a rank failed, what to do is being decided; `restarting` and `stopping`: the ranks are being ended for that."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FAILED = "failed"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command row of the service; `deadline` in seconds since the epoch, None for none."""
+
+    id: int
+    kind: str
+    generation: int
+    args: Mapping[str, Any] = field(default_factory=dict)
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """Where the job stands. Times are of the monotonic clock that `step` is given.
+
+    `raised`: ranks that run still, but told of the exception that is about to end them.
+    """
+
+    phase: Phase
+    ranks: int
+    generation: int = 0
+    restarts: int = 0
+    max_restarts: int = 3
+    running: frozenset[int] = frozenset()
+    exits: tuple[RankExit, ...] = ()
+    raised: tuple[RankExit, ...] = ()
+    done: Mapping[int, str] = field(default_factory=dict)
+    failed_at: float | None = None
+    last_exit_at: float | None = None
+    noticed: frozenset[str] = frozenset()
+    posted: bool = False
+    accepted_at: float | None = None
+    needs_approval: bool = False
+    heard_at: float | None = None
+    kill_at: float | None = None
+    interrupted: bool = False
+    command: Command | None = None
+    next_generation: int | None = None
+    cause: str = "start"
+    resume: Mapping[str, Any] = field(default_factory=dict)
+    delay_seconds: float = 0.0
+    respawn_at: float | None = None
+    why: str = ""
+
+    @property
+    def failures(self) -> tuple[RankExit, ...]:
+        """The ranks that failed, or are about to."""
+        return (*(item for item in self.exits if item.failed), *self.raised)
+
+    @property
+    def lasting(self) -> tuple[object, ...]:
+        """What the next agent must know of, beside what was done."""
+        return self.phase, self.exits, self.raised, self.done
+
+    @property
+    def attempt(self) -> int:
+        return self.generation + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A rank of the generation in `exit` ended."""
+
+    exit: RankExit
+
+
+@dataclass(frozen=True, slots=True)
+class CommandArrived:
+    command: Command
+    wall_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The service answered something; `accepted`: it took the failure report; `approval`: a person has to approve the action."""
+
+    accepted: bool = False
+    approval: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The user or the scheduler sent us this signal."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """The ranks run but get nowhere: `kind` is the detector's word for it, `rank` the one to blame, where it can be told."""
+
+    kind: str
+    rank: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A rank told of an exception that ends it. `exit` has no status: its process is still on its way out."""
+
+    exit: RankExit
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """All ranks of `generation` were started."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    pass
+
+
+Event = Exited | CommandArrived | Heard | Interrupted | Noticed | Raised | Spawned | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class KillRanks:
+    """Send `number` to the process group of every running rank."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Respawn:
+    """Open a store for `generation` and start all ranks under it."""
+
+    generation: int
+    cause: str
+    resume: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PostFailure:
+    exits: tuple[RankExit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PostNotice:
+    """Report ranks that get nowhere. Only a command follows from it: the agent by itself leaves running ranks alone."""
+
+    rank: int | None
+    why: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of a command: done | failed | refused | expired."""
+
+    command_id: int
+    status: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The job is over. Exit status 0: the command ended well; 1: given up."""
+
+    status: int
+    why: str
+
+
+Action = KillRanks | Respawn | PostFailure | PostNotice | Report | End
