@@ -1,0 +1,83 @@
+"""Tasks as the planner sees them: what each is worth at every size, and what a change costs it.
+
+Symbols follow Unicron (arXiv 2401.00134, section 5): F(t,x) = w(t) * T(t,x) where x meets the task's minimum, else 0;
+G(t,x') = F(t,x') * D_running(n') - F(t,x) * [changed or hit] * D_transition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ClusterRates", "PlanError", "Task", "gains", "running_seconds"]
+
+Gains = NDArray[np.float64]
+
+
+class PlanError(ValueError):
+    """The state cannot be planned for; the message names the task and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One job to place. Sizes are in units of the planner's granularity (a node, or a GPU).
+
+    `throughput[x]` is the achieved aggregate FLOP/s at x units, 0 where x is infeasible; sizes beyond its end are infeasible.
+    `present` is the size now, `hit` whether the event took a worker of it; `transition_seconds` what any change costs it.
+    """
+
+    name: str
+    throughput: tuple[float, ...]
+    weight: float = 1.0
+    minimum: int = 1
+    present: int = 0
+    hit: bool = False
+    transition_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.throughput or self.throughput[0] != 0:
+            raise PlanError(f"task {self.name}: throughput begins with 0 for no workers")
+        if min(self.throughput) < 0 or not np.isfinite(self.throughput).all():
+            raise PlanError(f"task {self.name}: throughput is finite and not negative")
+        if self.weight <= 0 or self.minimum < 0 or self.present < 0 or self.transition_seconds < 0:
+            raise PlanError(f"task {self.name}: weight is positive; minimum, present and transition_seconds are not negative")
+
+    def worth(self, units: int) -> float:
+        """F(t,x): weighted FLOP/s at `units`."""
+        return self.weight * self.throughput[units] if self.minimum <= units < len(self.throughput) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRates:
+    """How often one unit fails, in seconds between failures; a floor keeps D_running finite for an empty cluster."""
+
+    unit_mtbf_seconds: float
+    longest_seconds: float = 30 * 86_400.0
+
+
+def running_seconds(units: int, rates: ClusterRates) -> float:
+    """D_running(n'): the expected time until the next reconfiguration of a cluster of `units`."""
+    return min(rates.longest_seconds, rates.unit_mtbf_seconds / max(1, units))
+
+
+def gains(task: Task, units: int, running: float) -> Gains:
+    """G(t,k) for k = 0..units, in FLOP: what `running` seconds at size k bring, less what the transition to it loses."""
+    worth = np.zeros(units + 1)
+    reach = min(len(task.throughput), units + 1)
+    worth[:reach] = np.asarray(task.throughput[:reach]) * task.weight
+    worth[: min(task.minimum, units + 1)] = 0.0
+    gained: Gains = worth * running
+    # The size before the failure is what the penalty counts from, also for the task that was hit.
+    penalty = task.worth(task.present) * task.transition_seconds
+    spared = gained[task.present] if task.present <= units and not task.hit else None
+    gained -= penalty
+    if spared is not None:
+        gained[task.present] = spared
+    return gained
+
+
+def all_gains(tasks: Sequence[Task], units: int, running: float) -> list[Gains]:
+    return [gains(task, units, running) for task in tasks]

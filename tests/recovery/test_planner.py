@@ -1,0 +1,107 @@
+"""The planner is exact: equal to brute force, and its table equal to planning from scratch."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+
+from recovery.planning.planner import Event, EventKind, allocate, apply_event, plan_table
+from recovery.planning.tasks import ClusterRates, PlanError, Task, gains, running_seconds
+
+RATES = ClusterRates(unit_mtbf_seconds=2e6)
+
+
+def random_tasks(rng: random.Random, count: int, units: int) -> list[Task]:
+    """Tasks with throughput that jumps up and down with size, some infeasible, some running, some waiting."""
+    tasks, left = [], units
+    for index in range(count):
+        present = rng.randint(0, left)
+        left -= present
+        throughput = [0.0] + [
+            0.0 if rng.random() < 0.2 else rng.uniform(1, 10) * size ** rng.uniform(0.3, 1.2) for size in range(1, units + 1)
+        ]
+        tasks.append(
+            Task(
+                f"t{index}",
+                tuple(throughput[: rng.randint(2, units + 1)]),
+                weight=rng.uniform(0.5, 2.0),
+                minimum=rng.randint(0, 3),
+                present=present,
+                transition_seconds=rng.uniform(0, 3e5),
+            )
+        )
+    return tasks
+
+
+def brute_force(tasks: list[Task], units: int) -> float:
+    gained = [gains(task, units, running_seconds(units, RATES)) for task in tasks]
+    return max(
+        float(sum(array[size] for array, size in zip(gained, sizes, strict=True)))
+        for sizes in product(range(units + 1), repeat=len(tasks))
+        if sum(sizes) <= units
+    )
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_the_plan_reaches_what_brute_force_reaches(seed: int) -> None:
+    rng = random.Random(seed)
+    units, count = rng.randint(1, 9), rng.randint(1, 4)
+    tasks = random_tasks(rng, count, units)
+    found = allocate(tasks, units, RATES)
+    assert found.objective == pytest.approx(brute_force(tasks, units), rel=1e-12)
+    assert sum(found.units.values()) + found.idle == units
+    running = running_seconds(units, RATES)
+    assert found.objective == pytest.approx(sum(gains(task, units, running)[found.units[task.name]] for task in tasks), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_plan_of_the_table_equals_planning_from_scratch(seed: int) -> None:
+    rng = random.Random(1_000 + seed)
+    units = rng.randint(1, 14)
+    tasks = random_tasks(rng, rng.randint(1, 5), units)
+    waiting = [Task("new", (0.0, *(rng.uniform(1, 9) for _ in range(units))), transition_seconds=50.0)]
+    table = plan_table(tasks, units, RATES, "now", waiting)
+    for event, plan in table.plans.items():
+        after, left = apply_event(tasks, units, event, waiting)
+        scratch = allocate(after, left, RATES)
+        assert plan.objective == pytest.approx(scratch.objective, rel=1e-12), event
+        assert sum(plan.units.values()) + plan.idle == left
+        running = running_seconds(left, RATES)
+        reached = sum(gains(task, left, running)[plan.units[task.name]] for task in after)
+        assert reached == pytest.approx(plan.objective, rel=1e-12)
+    assert len(table.plans) == 1 + len(tasks) + 1 + sum(task.present > 0 for task in tasks) + (
+        units > sum(task.present for task in tasks)
+    )
+
+
+def test_a_stale_table_is_refused() -> None:
+    table = plan_table([Task("a", (0.0, 1.0, 2.0), present=1)], 2, RATES, "before")
+    with pytest.raises(PlanError, match="stale"):
+        table.look_up(Event(EventKind.NODE_JOINED), "after")
+    assert table.look_up(Event(EventKind.NODE_JOINED), "before").units == {"a": 2}
+
+
+def test_a_task_is_left_alone_where_the_gain_does_not_pay_for_the_transition() -> None:
+    task = Task("a", (0.0, 10.0, 10.1), present=1, transition_seconds=1e6)
+    assert allocate([task], 2, RATES).units == {"a": 1}
+
+
+def test_a_hit_task_pays_the_transition_at_any_size() -> None:
+    task = Task("a", (0.0, 10.0, 19.0), present=2, hit=True, transition_seconds=100.0)
+    running = running_seconds(2, RATES)
+    assert np.allclose(gains(task, 2, running), np.array([0.0, 10.0, 19.0]) * running - 1900.0)
+
+
+def test_below_its_minimum_a_task_is_worth_nothing() -> None:
+    task = Task("a", (0.0, 5.0, 9.0), minimum=2)
+    assert allocate([task], 1, RATES).units == {"a": 0}
+
+
+def test_malformed_tasks_are_named() -> None:
+    with pytest.raises(PlanError, match="task a: throughput"):
+        Task("a", (1.0, 2.0))
+    with pytest.raises(PlanError, match="differ"):
+        allocate([Task("a", (0.0, 1.0)), Task("a", (0.0, 1.0))], 2, RATES)
