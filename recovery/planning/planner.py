@@ -6,14 +6,13 @@ S(i,j) = max over k of S(i-1,j-k) + G(t_i,k), with S(0,.) = 0: workers may stay 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recovery.planning.maxplus import best_at, convolve
-from recovery.planning.tasks import ClusterRates, Gains, PlanError, Task, all_gains, running_seconds
+from recovery.planning.maxplus import Sizes, Values, best_middle, best_split, convolve, undominated
+from recovery.planning.tasks import ClusterRates, Gains, PlanError, Task, all_gains, gains, gains_when_hit, running_seconds
 
 __all__ = ["Allocation", "Event", "EventKind", "PlanTable", "allocate", "apply_event", "plan_table"]
 
@@ -54,17 +53,9 @@ def allocate(tasks: Sequence[Task], units: int, rates: ClusterRates) -> Allocati
         raise PlanError("units must not be negative")
     if len({task.name for task in tasks}) != len(tasks):
         raise PlanError("task names must differ")
-    value: NDArray[np.float64] = np.zeros(units + 1)
-    choices = []
-    for gained in all_gains(tasks, units, running_seconds(units, rates)):
-        value, choice = convolve(value, gained)
-        choices.append(choice)
     # Every S(i,.) is non-decreasing, so the whole cluster is where the best value stands.
-    sizes, left = [0] * len(tasks), units
-    for index in range(len(tasks) - 1, -1, -1):
-        sizes[index] = int(choices[index][left])
-        left -= sizes[index]
-    return result_of(tasks, sizes, float(value[units]), units)
+    gained = all_gains(tasks, units, running_seconds(units, rates))
+    return Programme.of(gained, units, [undominated(each) for each in gained]).plan(tasks, units)
 
 
 def apply_event(tasks: Sequence[Task], units: int, event: Event, waiting: Sequence[Task] = ()) -> tuple[tuple[Task, ...], int]:
@@ -109,73 +100,90 @@ class PlanTable:
             raise PlanError(f"no plan for {event.kind} {event.task or ''}".rstrip()) from None
 
 
-def forward(gains: Sequence[Gains], length: int) -> tuple[list[NDArray[np.float64]], list[NDArray[np.int32]]]:
-    """S(i,.) for i = 0..m, and the choice at each step."""
-    values: list[NDArray[np.float64]] = [np.zeros(length)]
-    choices = []
-    for gained in gains:
-        value, choice = convolve(values[-1], gained)
-        values.append(value)
-        choices.append(choice)
-    return values, choices
+@dataclass(frozen=True, slots=True)
+class Programme:
+    """S(i,.) for i = 0..m over tasks in one order, with what each gains by size and the sizes that matter.
+
+    `chosen` remembers the size of task i at a total: plans for different events soon share their way back.
+    """
+
+    values: list[Values]
+    gains: list[Gains]
+    kept: list[Sizes]
+    chosen: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, gained: list[Gains], units: int, kept: list[Sizes]) -> Programme:
+        values: list[Values] = [np.zeros(units + 1)]
+        for each, sizes in zip(gained, kept, strict=True):
+            values.append(convolve(values[-1], each, sizes))
+        return cls(values, gained, kept)
+
+    @classmethod
+    def both_ways(cls, tasks: Sequence[Task], units: int, rates: ClusterRates) -> tuple[Programme, Programme]:
+        """Over the tasks from first to last, and from last to first."""
+        gained = all_gains(tasks, units, running_seconds(units, rates))
+        kept = [undominated(each) for each in gained]
+        return cls.of(gained, units, kept), cls.of(gained[::-1], units, kept[::-1])
+
+    def sizes(self, count: int, units: int) -> list[int]:
+        """The best sizes of the first `count` tasks on `units`."""
+        sizes = [0] * count
+        for index in range(count - 1, -1, -1):
+            place = (index, units)
+            if place not in self.chosen:
+                _, self.chosen[place] = best_split(self.values[index], self.gains[index], self.kept[index], units)
+            sizes[index] = self.chosen[place]
+            units -= sizes[index]
+        return sizes
+
+    def plan(self, tasks: Sequence[Task], units: int) -> Allocation:
+        return result_of(tasks, self.sizes(len(tasks), units), float(self.values[-1][units]), units)
 
 
-def trace(choices: Sequence[NDArray[np.int32]], left: int) -> list[int]:
-    sizes = []
-    for choice in reversed(choices):
-        sizes.append(int(choice[left]))
-        left -= sizes[-1]
-    return sizes[::-1]
+def lost_plans(tasks: Sequence[Task], units: int, rates: ClusterRates) -> dict[Event, Allocation]:
+    """A unit of each task lost, or an idle one. Each costs one row of a merge per size of the task that was hit."""
+    before, after = Programme.both_ways(tasks, units, rates)
+    found = {}
+    if units + 1 > sum(task.present for task in tasks):
+        found[Event(EventKind.NODE_LOST)] = before.plan(tasks, units)
+    for index, task in enumerate(tasks):
+        if task.present < 1:
+            continue
+        behind = len(tasks) - 1 - index
+        hit = gains_when_hit(before.gains[index], task)
+        objective, size, rest = best_middle(before.values[index], hit, undominated(hit), after.values[behind], units)
+        sizes = [*before.sizes(index, units - size - rest), size, *after.sizes(behind, rest)[::-1]]
+        found[Event(EventKind.NODE_LOST, task.name)] = result_of(tasks, sizes, objective, units)
+    return found
 
 
-def leave_one_out(gains: Sequence[Gains], replaced: Mapping[int, Gains | None], units: int) -> dict[int, tuple[float, list[int]]]:
-    """For each index in `replaced`, the best plan with that task's gains replaced (None: the task is gone)."""
-    before, before_choices = forward(gains, units + 1)
-    after, after_choices = forward(gains[::-1], units + 1)
-    count, found = len(gains), {}
-    for index, gained in replaced.items():
-        left, right = before[index], after[count - 1 - index]
-        if gained is None:
-            objective, k = best_at(left, right, units)
-            middle: list[int] = []
-        else:
-            rest, choice = convolve(left, right)
-            objective, size = best_at(rest, gained, units)
-            middle, k = [size], int(choice[units - size])
-        used = sum(middle)
-        # `k` units go to the tasks after this one, traced through the reversed order.
-        head = trace(before_choices[:index], units - used - k)
-        tail = trace(after_choices[: count - 1 - index], k)[::-1]
-        found[index] = (objective, head + middle + tail)
+def ended_plans(tasks: Sequence[Task], units: int, rates: ClusterRates, waiting: Sequence[Task]) -> dict[Event, Allocation]:
+    """Each task finished, each waiting one launched."""
+    before, after = Programme.both_ways(tasks, units, rates)
+    running = running_seconds(units, rates)
+    every = np.arange(units + 1)
+    found = {}
+    for index, task in enumerate(tasks):
+        behind = len(tasks) - 1 - index
+        objective, rest = best_split(before.values[index], after.values[behind], every, units)
+        sizes = [*before.sizes(index, units - rest), *after.sizes(behind, rest)[::-1]]
+        others = [*tasks[:index], *tasks[index + 1 :]]
+        found[Event(EventKind.TASK_FINISHED, task.name)] = result_of(others, sizes, objective, units)
+    for new in waiting:
+        gained = gains(new, units, running)
+        objective, size = best_split(before.values[-1], gained, undominated(gained), units)
+        sizes = [*before.sizes(len(tasks), units - size), size]
+        found[Event(EventKind.TASK_LAUNCHED, new.name)] = result_of((*tasks, new), sizes, objective, units)
     return found
 
 
 def plan_table(tasks: Sequence[Task], units: int, rates: ClusterRates, stamp: str, waiting: Sequence[Task] = ()) -> PlanTable:
     """Plans for: a unit of each task or an idle one lost, a unit joined, each task finished, each waiting task launched.
 
-    Each equals planning from scratch after the event; prefixes and suffixes of the programme are shared between events.
+    Each equals planning from scratch after the event. Events of a kind share programmes over the tasks in both orders, so the
+    table costs about six plans however many tasks there are: three for losses, one for a gain, two for ends and launches.
     """
-    plans: dict[Event, Allocation] = {}
-    idle = units - sum(task.present for task in tasks)
-    if units > 0:
-        running = running_seconds(units - 1, rates)
-        base = all_gains(tasks, units - 1, running)
-        hit = {index: replace(task, hit=True) for index, task in enumerate(tasks) if task.present > 0}
-        found = leave_one_out(base, {index: all_gains([task], units - 1, running)[0] for index, task in hit.items()}, units - 1)
-        for index, (objective, sizes) in found.items():
-            plans[Event(EventKind.NODE_LOST, tasks[index].name)] = result_of(tasks, sizes, objective, units - 1)
-        if idle > 0:
-            plans[Event(EventKind.NODE_LOST)] = allocate(tasks, units - 1, rates)
-    plans[Event(EventKind.NODE_JOINED)] = allocate(tasks, units + 1, rates)
-    running = running_seconds(units, rates)
-    base = all_gains(tasks, units, running)
-    for index, (objective, sizes) in leave_one_out(base, dict.fromkeys(range(len(tasks))), units).items():
-        rest = [task for position, task in enumerate(tasks) if position != index]
-        plans[Event(EventKind.TASK_FINISHED, tasks[index].name)] = result_of(rest, sizes, objective, units)
-    if waiting:
-        values, choices = forward(base, units + 1)
-        for new in waiting:
-            objective, size = best_at(values[-1], all_gains([new], units, running)[0], units)
-            sizes = [*trace(choices, units - size), size]
-            plans[Event(EventKind.TASK_LAUNCHED, new.name)] = result_of((*tasks, new), sizes, objective, units)
-    return PlanTable(stamp, plans)
+    lost = lost_plans(tasks, units - 1, rates) if units > 0 else {}
+    joined = {Event(EventKind.NODE_JOINED): allocate(tasks, units + 1, rates)}
+    return PlanTable(stamp, lost | joined | ended_plans(tasks, units, rates, waiting))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ClusterRates", "PlanError", "Task", "gains", "running_seconds"]
+__all__ = ["ClusterRates", "Gains", "PlanError", "Task", "all_gains", "gains", "gains_when_hit", "running_seconds"]
 
 Gains = NDArray[np.float64]
 
@@ -77,6 +77,14 @@ def gains(task: Task, units: int, running: float) -> Gains:
     if spared is not None:
         gained[task.present] = spared
     return gained
+
+
+def gains_when_hit(gained: Gains, task: Task) -> Gains:
+    """The gains of a task that was not hit, had it been: staying at its present size pays for the transition too."""
+    hit = gained.copy()
+    if not task.hit and task.present < len(hit):
+        hit[task.present] -= task.worth(task.present) * task.transition_seconds
+    return hit
 
 
 def all_gains(tasks: Sequence[Task], units: int, running: float) -> list[Gains]:
