@@ -1,7 +1,40 @@
 """What all tests share."""
 
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+from tests.slurm_cluster import SlurmCluster, missing_programs, open_slurm_cluster
 
 # Deterministic, and fair on a busy machine.
 settings.register_profile("pitstop", deadline=None, derandomize=True)
 settings.load_profile("pitstop")
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[SlurmCluster]:
+    """Four nodes of real Slurm, started when the first test asks for them."""
+    missing = missing_programs()
+    if missing and os.environ.get("CI"):
+        pytest.fail(f"{', '.join(missing)} is missing: install slurm-wlm and munge")
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"needs root and Slurm ({', '.join(missing) or 'not root'}): install slurm-wlm and munge")
+    # Sockets lie in it: the path has to be short.
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as folder,
+        open_slurm_cluster(Path(folder)) as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_cluster: SlurmCluster) -> SlurmCluster:
+    """The cluster with nothing left of the test before."""
+    slurm_cluster.reset()
+    return slurm_cluster
