@@ -13,8 +13,8 @@ from typing import Protocol
 from agents.failure_agent import Opinion
 from agents.memory import Vote
 from rules.diagnosis import Alternative, Diagnosis, Evidence, Source
-from rules.signal import Role
-from rules.taxonomy import NONE, UNKNOWN, Remedy, Severity, Taxonomy
+from rules.signal import Role, Trust
+from rules.taxonomy import NONE, UNNAMED, Remedy, Severity, Taxonomy
 
 __all__ = ["Ladder", "LadderResult", "Recall", "Rung", "SecondOpinion"]
 
@@ -64,14 +64,14 @@ class Ladder:
     model_off: str = "no model is configured"
 
     def climb(self, diagnosis: Diagnosis) -> LadderResult:
-        """Raise an unknown failure rung by rung; anything else is returned as it is."""
-        if diagnosis.reason != UNKNOWN:
+        """Raise a failure that lacks a cause rung by rung; anything else is returned as it is."""
+        if not diagnosis.lacks_cause:
             why = diagnosis.summary if diagnosis.is_established else "nothing failed"
             return LadderResult(diagnosis, (Rung(Source.RULE, diagnosis.reason, why),))
         rungs = [Rung(Source.RULE, None, diagnosis.summary)]
         raised = self._by_memory(diagnosis, rungs) or self._by_model(diagnosis, rungs)
         if raised is None:
-            rungs.append(Rung(Source.UNKNOWN, UNKNOWN, "no rung knows it; collect what is named"))
+            rungs.append(Rung(Source.UNKNOWN, diagnosis.reason, "no rung knows it; collect what is named"))
         return LadderResult(raised or diagnosis, tuple(rungs))
 
     def _by_memory(self, diagnosis: Diagnosis, rungs: list[Rung]) -> Diagnosis | None:
@@ -81,7 +81,7 @@ class Ladder:
         began = self.clock()
         vote = self.recall(diagnosis)
         rungs.append(Rung(Source.MEMORY, vote.reason, vote.why, self.clock() - began))
-        if vote.reason in (None, NONE, UNKNOWN) or vote.reason not in self.taxonomy:
+        if vote.reason is None or vote.reason in UNNAMED | {NONE} or vote.reason not in self.taxonomy:
             return None
         others = tuple(Alternative(name, share) for name, share in (vote.shares or {}).items() if name != vote.reason)
         return self._named(diagnosis, vote.reason, Source.MEMORY, vote.confidence, vote.why, others)
@@ -96,9 +96,11 @@ class Ladder:
             return None
         named = self._named(diagnosis, opinion.reason, Source.LLM, opinion.confidence, opinion.why, ())
         quoted = set(opinion.quotes)
-        evidence = tuple(replace(item, role=Role.ROOT) if item.text in quoted else item for item in named.evidence)
-        known = {item.text for item in evidence}
         # Trust `job`, whoever wrote them: what a model points at may cause no more than a restart.
+        evidence = tuple(
+            replace(item, role=Role.ROOT, trust=Trust.JOB) if item.text in quoted else item for item in named.evidence
+        )
+        known = {item.text for item in evidence}
         evidence += tuple(
             Evidence(Role.ROOT, text, line=number)
             for number, text in zip(opinion.lines, opinion.quotes, strict=True)

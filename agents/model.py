@@ -213,10 +213,16 @@ class ModelClient:
         written = sum(len(message["content"]) for message in asked)
         return text, Usage(written // CHARACTERS_PER_TOKEN, len(text) // CHARACTERS_PER_TOKEN)
 
+    def refusal(self) -> str | None:
+        """Why a question would not be put now (a breaker that is open, a day's budget that is spent), or None."""
+        now = self._clock()
+        with self._lock:
+            return self.breaker.refusal(now) or self.ledger.refusal(self.budget, "", 0, now)
+
     @property
     def state(self) -> str:
         """One line for /readyz and the dashboard."""
-        refusal = self.breaker.refusal(self._clock())
+        refusal = self.refusal()
         return f"off for now: {refusal}" if refusal else f"{self.endpoint.model} at {self.endpoint.base_url}"
 
 

@@ -5,14 +5,15 @@ Two occurrences of one failure on other machines, ranks and days have the same o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import re2
 
+from agents.telling import telling_lines, tells_of_exit
 from rules.diagnosis import Diagnosis
 from rules.signal import Role
 
-__all__ = ["evidence_text", "normal_form", "normal_line"]
+__all__ = ["cause_lines", "evidence_text", "normal_form", "normal_line"]
 
 # Order matters: a mask may not eat what a later one needs.
 MASKS: tuple[tuple[str, str], ...] = (
@@ -60,6 +61,15 @@ def normal_form(lines: Iterable[str], most: int = 6) -> str:
     return "\n".join(kept)
 
 
-def evidence_text(diagnosis: Diagnosis) -> str:
-    """The normal form of the lines that say what failed; empty where none does: exit statuses are alike whatever the cause."""
-    return normal_form(item.text for item in diagnosis.evidence if item.role is Role.ROOT)
+def evidence_text(diagnosis: Diagnosis, lines: Sequence[str] = ()) -> str:
+    """The normal form of the lines that say what failed; empty where none does: exit statuses are alike whatever the cause.
+
+    Where the diagnosis quotes nothing but how processes ended, the telling ones among `lines` (what the run left) stand in.
+    """
+    return normal_form(cause_lines(diagnosis, lines))
+
+
+def cause_lines(diagnosis: Diagnosis, lines: Sequence[str] = ()) -> list[str]:
+    """The lines behind `evidence_text`, as they stand."""
+    roots = [item.text for item in diagnosis.evidence if item.role is Role.ROOT and not tells_of_exit(item.text)]
+    return roots or telling_lines(lines)

@@ -64,8 +64,9 @@ class MemoryRecall:
     clock: Callable[[], float]
     calibration: Calibration | None = None
 
-    def __call__(self, diagnosis: Diagnosis) -> Vote:
-        text = evidence_text(diagnosis)
+    def __call__(self, diagnosis: Diagnosis, lines: Sequence[str] = ()) -> Vote:
+        """`lines`: what was kept of the run, for failures of which the diagnosis quotes no cause."""
+        text = evidence_text(diagnosis, lines)
         if not text:
             return Vote(None, 0.0, "no line that says what failed is there to look up")
         return vote(self.index.search(self.embedder.embed([text])[0]), self.clock(), self.calibration)

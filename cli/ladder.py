@@ -154,7 +154,8 @@ def build_ladder(choice: LadderChoice, rules: Sequence[Rule]) -> Climb:
 
     def climb(diagnosis: Diagnosis, lines: Sequence[str], name: str) -> LadderResult:
         asked = None if client is None else partial(ask_model, client, rules, lines, name)
-        ladder = Ladder(load_taxonomy(), recall, asked, time.monotonic, off[LadderChoice.MEMORY], off[LadderChoice.LLM])
+        recalled = None if recall is None else partial(recall, lines=lines)
+        ladder = Ladder(load_taxonomy(), recalled, asked, time.monotonic, off[LadderChoice.MEMORY], off[LadderChoice.LLM])
         return ladder.climb(diagnosis)
 
     return climb

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from rules.signal import Role, Trust
-from rules.taxonomy import NONE, UNKNOWN, Category, Reason, Remedy, Severity
+from rules.taxonomy import NONE, UNKNOWN, UNNAMED, Category, Reason, Remedy, Severity
 
 __all__ = ["Alternative", "Diagnosis", "Evidence", "FaultDomain", "Input", "Source", "diagnosis_document"]
 
@@ -111,6 +111,11 @@ class Diagnosis:
     @property
     def is_established(self) -> bool:
         return self.reason not in (NONE, UNKNOWN)
+
+    @property
+    def lacks_cause(self) -> bool:
+        """Whether this is a failure of which no line says why: unknown, or an exit that nothing explains."""
+        return self.reason in UNNAMED
 
     def with_inputs(self, inputs: tuple[Input, ...]) -> Diagnosis:
         return replace(self, inputs=inputs)

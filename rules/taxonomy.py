@@ -12,6 +12,7 @@ __all__ = [
     "NONE",
     "TAXONOMY_FILE",
     "UNKNOWN",
+    "UNNAMED",
     "Category",
     "Reason",
     "Remedy",
@@ -28,6 +29,8 @@ TAXONOMY_FILE = Path(__file__).parent / "taxonomy.yaml"
 
 UNKNOWN = "unknown"
 NONE = "none"
+# Failures of which no line says why: an exit that nothing explains names no cause either.
+UNNAMED = frozenset((UNKNOWN, "process_exit_unattributed"))
 
 
 class Severity(StrEnum):

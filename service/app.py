@@ -50,6 +50,7 @@ from service.migration import migrate
 from service.node_returns import NodeReturns
 from service.notifications.delivery import Delivery
 from service.notifications.routes import load_routes
+from service.opinions import ModelThread, Opinions, open_client
 from service.problems import install_problems
 from service.recoveries import Recoveries
 from service.retention import Retention, Storage
@@ -113,7 +114,9 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         supervisor = Supervisor(recoveries, watch, (returns.tick, calls.work))
         service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, clock)
         retention = Retention(store, settings, clock)
-        memories = Memories(store, clock)
+        client, no_model = open_client(settings, clock)
+        memories = Memories(store, clock, no_model or "asked next")
+        opinions = Opinions(store, clock, client, no_model, memories, {rule.code: rule for rule in rules})
         work = [
             Duty("retention", RETENTION_SECONDS, retention.work),
             Duty("silences", SILENCES_SECONDS, partial(begin_silences, store, clock)),
@@ -127,9 +130,10 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         leases = LeaseWatch(store, clock, settings.lease_seconds, lambda: duties.held)
         service.reports["leases"] = leases.report
         service.checks |= {"matcher": pool.check, "writer": writer.check, "storage": storage.check}
-        service.reports |= {"duties": duties.report, "memory": memories.report}
+        service.reports |= {"duties": duties.report, "memory": memories.report, "model": opinions.report}
         app.state.pitstop = service
-        parts = (service.watch, service.supervisor, duties, leases, storage)
+        model = ModelThread(opinions, lambda: duties.held)
+        parts = (service.watch, service.supervisor, duties, leases, storage, model)
         running = [asyncio.create_task(part.run()) for part in parts]
         try:
             yield

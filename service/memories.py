@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from agents.ladder import Ladder, LadderResult
+from agents.ladder import Ladder, LadderResult, Rung
 from agents.memory import Entry, Feedback, Origin
-from agents.normal_form import evidence_text
+from agents.normal_form import cause_lines, evidence_text, normal_form
 from rules.diagnosis import Diagnosis, Source
-from rules.taxonomy import NONE, UNKNOWN, load_taxonomy
+from rules.taxonomy import NONE, UNNAMED, load_taxonomy
+from service.kept_evidence import kept_lines
 from service.store import Clock, Store
 from service.store.database import hold_lock
 from service.store.incidents import Incident, TimelineEntry
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from agents.embedding import MiniLM
     from agents.recall import MemoryRecall
 
-__all__ = ["Memories"]
+__all__ = ["DIAGNOSIS", "Memories", "write_result"]
 
 DIAGNOSIS = TypeAdapter(Diagnosis)
 # In one round, so that the lease of duties is renewed in time.
@@ -43,6 +46,7 @@ class Memories:
 
     store: Store
     clock: Clock
+    model_off: str = "no model is configured"
     _embedder: MiniLM | None = None
     _recall: MemoryRecall | None = None
     _known: tuple[int, int] = (0, 0)
@@ -61,11 +65,10 @@ class Memories:
 
     def work(self) -> None:
         """One round: remember what was settled, then look up what is not known."""
+        off = self.off()
         with self.store.reading() as session:
-            settled = unremembered(session)
+            settled = unremembered(session) if off is None else []
             unknown = not_looked_up(session)
-        if self.off() is not None:
-            return
         for incident_id in settled:
             self._remember(incident_id)
         for incident_id in unknown:
@@ -83,7 +86,8 @@ class Memories:
             incident = session.get_one(Incident, incident_id)
             reason, feedback = settled_as(session, incident)
             as_of = newest_entry(session, incident_id)
-        text = evidence_text(DIAGNOSIS.validate_python(incident.diagnosis))
+        diagnosis = DIAGNOSIS.validate_python(incident.diagnosis)
+        text = evidence_text(diagnosis, self._lines(incident_id, diagnosis))
         if not text:
             feedback = Feedback.WRONG  # nothing to know it by; kept, so that it is not looked at again
         vector = self._model().embed([text])[0].astype("<f4").tobytes()
@@ -115,11 +119,27 @@ class Memories:
         self._known = (count, newest)
         return self._recall
 
+    def _lines(self, incident_id: int, diagnosis: Diagnosis) -> list[str]:
+        """What was kept of the run, where the diagnosis itself quotes no cause."""
+        return [] if cause_lines(diagnosis) else [line.text for line in kept_lines(self.store, incident_id)]
+
+    def alike(self, text: str, most: int) -> list[str]:
+        """What is remembered that reads like `text`, a sentence each, the most alike first; nothing where memory is off."""
+        normal = normal_form([text])
+        if self.off() is not None or not normal:
+            return []
+        recall = self._current()
+        found = recall.index.search(recall.embedder.embed([normal])[0], most)
+        return [f"{entry.key} ({similarity:.2f} alike): {entry.reason}: {entry.text}" for entry, similarity in found]
+
     def _look_up(self, incident_id: int) -> None:
         with self.store.reading() as session:
             incident = session.get_one(Incident, incident_id)
         diagnosis = DIAGNOSIS.validate_python(incident.diagnosis)
-        ladder = Ladder(load_taxonomy(), self._current(), None, time.monotonic, model_off="no model is asked by the service")
+        off, recall = self.off(), None
+        if off is None:
+            recall = partial(self._current(), lines=self._lines(incident_id, diagnosis))
+        ladder = Ladder(load_taxonomy(), recall, None, time.monotonic, off or "", self.model_off)
         result = ladder.climb(diagnosis)
         with self.store.writing() as session:
             hold_lock(session, f"job:{incident.job}")
@@ -142,7 +162,7 @@ def unremembered(session: Session) -> list[int]:
         Memory.incident_id.is_(None)
         & Incident.state.in_((IncidentState.VERIFIED.value, IncidentState.RESOLVED.value))
         & (Incident.source == Source.RULE.value)
-        & Incident.reason.not_in((UNKNOWN, NONE))
+        & Incident.reason.not_in(UNNAMED | {NONE})
     )
     query = (
         select(Incident.id)
@@ -164,7 +184,7 @@ def settled_as(session: Session, incident: Incident) -> tuple[str, Feedback]:
     if entry is None:
         return incident.reason, Feedback.NONE
     reason = str(entry.data.get("reason") or incident.reason)
-    right = (entry.data.get("right") or entry.data.get("reason")) and reason not in (UNKNOWN, NONE)
+    right = (entry.data.get("right") or entry.data.get("reason")) and reason not in UNNAMED | {NONE}
     return reason, Feedback.CONFIRMED if right else Feedback.WRONG
 
 
@@ -184,7 +204,7 @@ def not_looked_up(session: Session, incident_id: int | None = None) -> list[int]
         )
 
     query = select(Incident.id).where(
-        Incident.reason == UNKNOWN,
+        Incident.reason.in_(UNNAMED),
         Incident.diagnosis.is_not(None),
         Incident.open_key.is_not(None),
         newest("diagnosed") > newest("ladder"),
@@ -194,21 +214,35 @@ def not_looked_up(session: Session, incident_id: int | None = None) -> list[int]
     return list(session.scalars(query.order_by(Incident.id).limit(MOST)))
 
 
-def write_result(session: Session, incident: Incident, result: LadderResult, now: float) -> None:
-    """The rungs into the incident's story; a name for the cause into the incident, whose handling stays."""
-    rungs = [
-        {
-            "rung": rung.source.value,
-            "reason": rung.reason,
-            "why": rung.why,
-            "seconds": round(rung.seconds, 4),
-            "tokens": rung.tokens,
-        }
-        for rung in result.rungs
-    ]
-    text = "; ".join(f"{rung.source.value}: {rung.reason or 'abstains'} ({rung.why})" for rung in result.rungs)
+def rung_entry(rung: Rung) -> dict[str, Any]:
+    """One rung as the incident's story holds it."""
+    return {
+        "rung": rung.source.value,
+        "reason": rung.reason,
+        "why": rung.why,
+        "seconds": round(rung.seconds, 4),
+        "tokens": rung.tokens,
+    }
+
+
+def write_result(
+    session: Session,
+    incident: Incident,
+    result: LadderResult,
+    now: float,
+    kind: str = "ladder",
+    earlier: Sequence[dict[str, Any]] = (),
+    **data: Any,
+) -> None:
+    """The rungs into the incident's story; a name for the cause into the incident, whose handling stays.
+
+    `earlier`: rungs that were climbed before those of `result` and are told again with them; `data`: more to be kept of it.
+    """
+    rungs = [*earlier, *map(rung_entry, result.rungs)]
+    text = "; ".join(f"{rung['rung']}: {rung['reason'] or 'abstains'} ({rung['why']})" for rung in rungs)
     found = result.diagnosis
-    if found.is_established:
+    named_by = found.source if found.source in (Source.MEMORY, Source.LLM) else None
+    if named_by is not None:
         incident.reason, incident.category, incident.component = found.reason, found.category.value, found.component
         incident.source, incident.confidence, incident.summary = found.source.value, found.confidence, found.summary
         # The stored verdict of the rules is what recovery goes on from: a likeness stands beside it and changes no action.
@@ -222,10 +256,10 @@ def write_result(session: Session, incident: Incident, result: LadderResult, now
     add_timeline(
         session,
         incident.id,
-        "ladder",
+        kind,
         text,
-        actor="memory" if found.is_established else "pitstop",
-        data={"rungs": rungs},
+        actor=named_by.value if named_by is not None else "pitstop",
+        data={"rungs": rungs, **data},
         seconds=sum(rung.seconds for rung in result.rungs),
         at=now,
     )

@@ -61,6 +61,17 @@ class Settings(BaseSettings):
     max_job_log_bytes: int = Field(default=4 * 1024 * MEBIBYTE, ge=MEBIBYTE)
     max_stored_bytes: int = Field(default=20 * 1024 * MEBIBYTE, ge=MEBIBYTE)
 
+    # The model that is asked where rules and memory do not know; see docs/models.md. Without an address none is.
+    llm_base_url: str | None = None
+    llm_model: str | None = None
+    llm_api_key_file: Path | None = None
+    llm_timeout_seconds: float = Field(default=30.0, gt=0)
+    llm_tokens_per_incident: int = Field(default=30_000, ge=0)
+    llm_tokens_per_day: int = Field(default=1_000_000, ge=0)
+    # Per million tokens, in whatever currency; for the cost that is shown.
+    llm_price_in: float = Field(default=0.0, ge=0)
+    llm_price_out: float = Field(default=0.0, ge=0)
+
     lease_seconds: float = Field(default=3.0, gt=0)
     flap_hold_seconds: float = Field(default=600.0, ge=0)
 

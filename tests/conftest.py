@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.agents.scripted_endpoint import ScriptedEndpoint
 from tests.slurm_cluster import SlurmCluster, missing_programs, open_slurm_cluster
 
 # Deterministic, and fair on a busy machine.
@@ -38,3 +39,11 @@ def slurm(slurm_cluster: SlurmCluster) -> SlurmCluster:
     """The cluster with nothing left of the test before."""
     slurm_cluster.reset()
     return slurm_cluster
+
+
+@pytest.fixture
+def endpoint() -> Iterator[ScriptedEndpoint]:
+    """A model endpoint whose answers the test writes down."""
+    server = ScriptedEndpoint()
+    yield server
+    server.close()

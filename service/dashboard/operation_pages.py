@@ -54,7 +54,8 @@ def settings_page(service: ServiceDependency) -> HTMLResponse:
         why, modes = frozen(session), modes_document(session, None)["modes"]
     channels = service.reports["notifications"]() if "notifications" in service.reports else None
     checks = {name: check() for name, check in service.checks.items()}
-    return page("settings.html", frozen=why, modes=modes, checks=checks, channels=channels)
+    memory, model = service.reports["memory"](), service.reports["model"]()
+    return page("settings.html", frozen=why, modes=modes, checks=checks, channels=channels, memory=memory, model=model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,10 @@
-"""The real embedding model, loaded once; and a model endpoint whose answers a test writes down."""
+"""The real embedding model, loaded once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
-
-from tests.agents.scripted_endpoint import ScriptedEndpoint
 
 
 @pytest.fixture(scope="session")
@@ -20,10 +17,3 @@ def embedder() -> object:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"memory is not installed: {error}")
-
-
-@pytest.fixture
-def endpoint() -> Iterator[ScriptedEndpoint]:
-    server = ScriptedEndpoint()
-    yield server
-    server.close()

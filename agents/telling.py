@@ -1,0 +1,40 @@
+"""Telling lines: where no rule recognises a line, those of a failed run that read as if they said what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import re2
+
+__all__ = ["telling_lines", "tells_of_exit"]
+
+# Words of complaint, whatever the level of the line: only half of the telling lines are logged as errors (L4, FSE 2025).
+COMPLAINT = re2.compile(
+    r"(?i)\b(?:error|fatal|critical|exception|fail(?:ed|ure|s|ing)?|abort(?:ed|ing|s)?|panic|cannot|can't|could not|couldn't|"
+    r"unable|refus(?:ed|es|ing)|lost|lose|tim(?:ed|e) ?out|timeout|invalid|illegal|corrupt(?:ed|ion)?|denied|unexpected|"
+    r"assert(?:ion)?|killed|gave up|giving up|died|dead|broken|desync\w*|mismatch(?:ed)?|not found|missing|out of range|"
+    r"out of bounds|overflow|stuck|unreachable|rejected|violat\w+|inconsistent|exhausted|exceeded)\b"
+)
+# How processes ended, and the frames around it: alike whatever the cause.
+ENDING = re2.compile(
+    r"(?i)exit ?code|exit status|ended with (?:signal|exit)|signal \d+ \(SIG|ChildFailedError|Root Cause \(first observed|"
+    r"Traceback \(most recent|^\s*File \"|Sending process \d+ closing signal|error_file|local_rank: \d+ \(pid|torchelastic|"
+    r"RuntimeError: DataLoader worker|srun: error: .*(?:Exited|task)|elastic/multiprocessing"
+)
+LONGEST = 4_000
+
+
+def tells_of_exit(text: str) -> bool:
+    """Whether a line says no more than that or how a process ended."""
+    return bool(ENDING.search(text[:LONGEST]))
+
+
+def telling_lines(lines: Sequence[str], most: int = 6) -> list[str]:
+    """The last `most` different complaints among `lines`, in order: of what was complained of earlier the run did not end."""
+    found: dict[str, None] = {}
+    for text in reversed(lines):
+        if text not in found and COMPLAINT.search(text[:LONGEST]) and not tells_of_exit(text):
+            found[text] = None
+            if len(found) >= most:
+                break
+    return list(reversed(found))
