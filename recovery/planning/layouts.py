@@ -79,7 +79,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What is fitted. `mfu`: share of the peak that a GPU reaches while it computes; `exposed`: share of the gradients' all-reduce
+    """What is fitted. `mfu`: share of the peak that a GPU reaches while it computes; `exposed`: share of the gradients' reduction
     that computing does not hide; `tensor_loss`: what each doubling of the tensor width costs (not fitted)."""
 
     mfu: float = 0.45

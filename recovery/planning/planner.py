@@ -6,13 +6,23 @@ S(i,j) = max over k of S(i-1,j-k) + G(t_i,k), with S(0,.) = 0: workers may stay 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 
 from recovery.planning.maxplus import Sizes, Values, best_middle, best_split, convolve, undominated
-from recovery.planning.tasks import ClusterRates, Gains, PlanError, Task, all_gains, gains, gains_when_hit, running_seconds
+from recovery.planning.tasks import (
+    ClusterRates,
+    Gains,
+    PlanError,
+    Task,
+    all_gains,
+    gains,
+    gains_when_hit,
+    running_seconds,
+    when_hit,
+)
 
 __all__ = ["Allocation", "Event", "EventKind", "PlanTable", "allocate", "apply_event", "plan_table"]
 
@@ -43,12 +53,17 @@ class Event:
 
 
 def result_of(tasks: Sequence[Task], sizes: Sequence[int], objective: float, units: int) -> Allocation:
-    waf = sum(task.worth(size) for task, size in zip(tasks, sizes, strict=True))
-    return Allocation({task.name: size for task, size in zip(tasks, sizes, strict=True)}, objective, waf, units - sum(sizes))
+    waf = sum(map(Task.worth, tasks, sizes))
+    return Allocation(dict(zip([task.name for task in tasks], sizes, strict=True)), objective, waf, units - sum(sizes))
 
 
 def allocate(tasks: Sequence[Task], units: int, rates: ClusterRates) -> Allocation:
-    """The best allocation of `units` to `tasks`. Raises PlanError on doubled names or negative units. O(tasks * units^2)."""
+    """The best allocation of `units` to `tasks`. O(tasks * units^2).
+
+    Raises PlanError on doubled names, negative units, or floors that leave no allocation.
+    """
+    if units < sum(task.floor for task in tasks):
+        raise PlanError(f"{units} units cannot hold what the running tasks may not be taken below")
     if units < 0:
         raise PlanError("units must not be negative")
     if len({task.name for task in tasks}) != len(tasks):
@@ -69,7 +84,7 @@ def apply_event(tasks: Sequence[Task], units: int, event: Event, waiting: Sequen
                 return tuple(tasks), units - 1
             if event.task not in names or names[event.task].present < 1:
                 raise PlanError(f"task {event.task} has no unit to lose")
-            return tuple(replace(task, hit=True) if task.name == event.task else task for task in tasks), units - 1
+            return tuple(when_hit(task) if task.name == event.task else task for task in tasks), units - 1
         case EventKind.NODE_JOINED:
             return tuple(tasks), units + 1
         case EventKind.TASK_FINISHED:
@@ -144,6 +159,7 @@ class Programme:
 def lost_plans(tasks: Sequence[Task], units: int, rates: ClusterRates) -> dict[Event, Allocation]:
     """A unit of each task lost, or an idle one. Each costs one row of a merge per size of the task that was hit."""
     before, after = Programme.both_ways(tasks, units, rates)
+    running = running_seconds(units, rates)
     found = {}
     if units + 1 > sum(task.present for task in tasks):
         found[Event(EventKind.NODE_LOST)] = before.plan(tasks, units)
@@ -151,7 +167,7 @@ def lost_plans(tasks: Sequence[Task], units: int, rates: ClusterRates) -> dict[E
         if task.present < 1:
             continue
         behind = len(tasks) - 1 - index
-        hit = gains_when_hit(before.gains[index], task)
+        hit = gains_when_hit(task, units, running)
         objective, size, rest = best_middle(before.values[index], hit, undominated(hit), after.values[behind], units)
         sizes = [*before.sizes(index, units - size - rest), size, *after.sizes(behind, rest)[::-1]]
         found[Event(EventKind.NODE_LOST, task.name)] = result_of(tasks, sizes, objective, units)

@@ -7,12 +7,12 @@ G(t,x') = F(t,x') * D_running(n') - F(t,x) * [changed or hit] * D_transition.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ClusterRates", "Gains", "PlanError", "Task", "all_gains", "gains", "gains_when_hit", "running_seconds"]
+__all__ = ["ClusterRates", "Gains", "PlanError", "Task", "all_gains", "gains", "gains_when_hit", "running_seconds", "when_hit"]
 
 Gains = NDArray[np.float64]
 
@@ -26,7 +26,8 @@ class Task:
     """One job to place. Sizes are in units of the planner's granularity (a node, or a GPU).
 
     `throughput[x]` is the achieved aggregate FLOP/s at x units, 0 where x is infeasible; sizes beyond its end are infeasible.
-    `present` is the size now, `hit` whether the event took a worker of it; `transition_seconds` what any change costs it.
+    `present` is the size now, `hit` whether the event took a worker of it; `transition_seconds` what any change costs it. Below
+    `floor` it may not be taken, whatever that would gain others: the minimum of a job that runs well.
     """
 
     name: str
@@ -36,12 +37,19 @@ class Task:
     present: int = 0
     hit: bool = False
     transition_seconds: float = 0.0
+    floor: int = 0
+    # Weighted throughput as an array, whatever the minimum.
+    curve: Gains = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.throughput or self.throughput[0] != 0:
             raise PlanError(f"task {self.name}: throughput begins with 0 for no workers")
-        if min(self.throughput) < 0 or not np.isfinite(self.throughput).all():
+        curve = np.asarray(self.throughput)
+        object.__setattr__(self, "curve", curve * self.weight)
+        if curve.min() < 0 or not np.isfinite(curve).all():
             raise PlanError(f"task {self.name}: throughput is finite and not negative")
+        if not 0 <= self.floor <= max(0, self.present):
+            raise PlanError(f"task {self.name}: the floor lies between 0 and its present size")
         if self.weight <= 0 or self.minimum < 0 or self.present < 0 or self.transition_seconds < 0:
             raise PlanError(f"task {self.name}: weight is positive; minimum, present and transition_seconds are not negative")
 
@@ -65,26 +73,33 @@ def running_seconds(units: int, rates: ClusterRates) -> float:
 
 def gains(task: Task, units: int, running: float) -> Gains:
     """G(t,k) for k = 0..units, in FLOP: what `running` seconds at size k bring, less what the transition to it loses."""
+    return _gains(task, units, running, task.hit, task.floor)
+
+
+def gains_when_hit(task: Task, units: int, running: float) -> Gains:
+    """The gains of `when_hit(task)`."""
+    return _gains(task, units, running, True, 0)
+
+
+def _gains(task: Task, units: int, running: float, hit: bool, floor: int) -> Gains:
     worth = np.zeros(units + 1)
-    reach = min(len(task.throughput), units + 1)
-    worth[:reach] = np.asarray(task.throughput[:reach]) * task.weight
+    reach = min(len(task.curve), units + 1)
+    worth[:reach] = task.curve[:reach]
     worth[: min(task.minimum, units + 1)] = 0.0
     gained: Gains = worth * running
     # The size before the failure is what the penalty counts from, also for the task that was hit.
     penalty = task.worth(task.present) * task.transition_seconds
-    spared = gained[task.present] if task.present <= units and not task.hit else None
+    spared = gained[task.present] if task.present <= units and not hit else None
     gained -= penalty
     if spared is not None:
         gained[task.present] = spared
+    gained[:floor] = -np.inf
     return gained
 
 
-def gains_when_hit(gained: Gains, task: Task) -> Gains:
-    """The gains of a task that was not hit, had it been: staying at its present size pays for the transition too."""
-    hit = gained.copy()
-    if not task.hit and task.present < len(hit):
-        hit[task.present] -= task.worth(task.present) * task.transition_seconds
-    return hit
+def when_hit(task: Task) -> Task:
+    """The task after it lost a worker: any size costs it the transition, and what it had is no longer there to be kept."""
+    return replace(task, hit=True, floor=0)
 
 
 def all_gains(tasks: Sequence[Task], units: int, running: float) -> list[Gains]:

@@ -71,8 +71,8 @@ def throughput(
 
     A measured size has its measured value (of several points at one size, the fastest). Elsewhere the shape is that of the fitted
     model, bent to pass through the measured points: between two of them their ratio to the shape is interpolated, beyond the last
-    it stays. Without a model the shape is proportional to the size. Sizes that `sizes` or the model rule out are infeasible, however
-    they were measured. Raises PlanError where neither points nor a model say anything.
+    it stays. Without a model the shape is proportional to the size. A size that `sizes` rules out is infeasible however it was
+    measured. Raises PlanError where neither points nor a model say anything.
     """
     if model is None and not points:
         raise PlanError("neither a measured step time nor a model: nothing says how fast it is")

@@ -36,6 +36,7 @@ def random_tasks(rng: random.Random, count: int, units: int) -> list[Task]:
                 present=present,
                 hit=rng.random() < 0.2,
                 transition_seconds=rng.uniform(0, 3e5),
+                floor=rng.randint(0, present) if rng.random() < 0.3 else 0,
             )
         )
     return tasks
@@ -61,7 +62,7 @@ def brute_force(tasks: list[Task], units: int) -> float:
 def test_the_plan_reaches_what_brute_force_reaches_on_5000_draws() -> None:
     rng = random.Random(13)
     for _ in range(5_000):
-        units = rng.randint(1, 24)
+        units = rng.randint(1, rng.randint(1, 24))
         tasks = random_tasks(rng, rng.randint(1, 5), units)
         found = allocate(tasks, units, RATES)
         assert found.objective == pytest.approx(brute_force(tasks, units), rel=1e-12)
@@ -75,7 +76,7 @@ def assert_worth_what_it_says(plan: Allocation, tasks: Sequence[Task], units: in
     assert reached == pytest.approx(plan.objective, rel=1e-12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 24), st.integers(1, 6), st.integers(0, 2))
 def test_every_plan_of_the_table_equals_planning_from_scratch(
     rng: random.Random, units: int, count: int, waiting_count: int
@@ -116,6 +117,14 @@ def test_a_hit_task_pays_the_transition_at_any_size() -> None:
 def test_below_its_minimum_a_task_is_worth_nothing() -> None:
     task = Task("a", (0.0, 5.0, 9.0), minimum=2)
     assert allocate([task], 1, RATES).units == {"a": 0}
+
+
+def test_a_running_task_is_not_taken_below_its_floor_however_little_it_is_worth() -> None:
+    poor = Task("poor", (0.0, 1.0, 2.0), weight=0.5, minimum=1, present=2, floor=1)
+    rich = Task("rich", (0.0, 1e9, 2e9, 3e9), present=1)
+    assert allocate([poor, rich], 3, RATES).units == {"poor": 1, "rich": 2}
+    with pytest.raises(PlanError, match="cannot hold"):
+        allocate([poor], 0, RATES)
 
 
 def test_malformed_tasks_are_named() -> None:
