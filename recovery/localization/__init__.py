@@ -1,4 +1,5 @@
-"""Find the node or link that breaks a job's collectives by small allgather probes (Acme's two-round test, with what it leaves open).
+"""Which node, link or group of nodes is broken: probes in rounds, and what their results prove.
 
-`rounds` says which probes come next, `judgement` what the results prove; both are pure, `simulation` measures their error rates.
+Two-round allgather localisation (Acme, NSDI'24, section 6.1) with what the paper leaves open: intermittent faults, links between
+good nodes, whole racks and rails, slow nodes, too few good partners.
 """

@@ -1,180 +1,239 @@
-"""Which probes come next: round 0 alone, round 1 in pairs, round 2 suspects with confirmed-good partners, round 3 links.
+"""Which probes come next. All probes of one batch are disjoint and run at the same time.
 
-All probes of one batch are disjoint and run at the same time. Acme's rule is rounds 1 and 2 once each; repeats with other
-partners find intermittent faults, and round 3 tells a bad link from a bad node.
+Acme's rule is everybody in pairs, then each suspect with a good partner. Here both go on side by side until nothing more would be
+learnt: whoever is not under suspicion meets ever other partners (the job's own ring first, where a bad link hurts), which finds
+intermittent faults and bad links; a suspect meets good partners until it is blamed or cleared; a pair that failed although
+both its ends pass with others is tried again, which tells a link from a node.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
-from recovery.localization.judgement import Rules, slow_threshold
-from recovery.localization.probes import Pool, Probe, ProbeResult, link_of
+from recovery.localization.blame import Blamed
+from recovery.localization.probes import Link, Pool, Probe, link_of
+from recovery.localization.standing import Ledger, Standing
 
 __all__ = ["Effort", "next_probes"]
+
+# Voids after which a node is left alone: whatever kills its probes keeps doing it.
+MOST_VOIDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How hard to look. Counts are probes a node (or a link) of each round; `seconds` is the limit of the whole localisation."""
+    """How hard to look.
 
-    alone: int = 1
-    screening: int = 10
-    confirmation: int = 12
-    link: int = 3
+    `screening`: rounds of everybody in pairs; `screening_found`: enough of them once a cause that always shows is confirmed;
+    `confirmation`: pairs of one suspect; `link`: repeats of one pair; `contrast`: other pairs of both its ends that must pass
+    before a link is blamed; `sure`: gain (blame.Priors) from which a part needs no further test, `sure_crowded` where many worlds
+    fail. Seconds: the whole may last `seconds`, pairs beyond `screening` are tried only until `quiet_seconds`, and one batch
+    lasts `batch_seconds` at most.
+    """
+
+    screening: int = 24
+    screening_found: int = 4
+    confirmation: int = 20
+    link: int = 6
+    contrast: int = 6
+    sure: float = 9.0
+    sure_crowded: float = 13.0
     seconds: float = 60.0
-    rules: Rules = field(default_factory=Rules)
+    quiet_seconds: float = 20.0
+    batch_seconds: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What the results so far say of each node, before any judgement."""
+class Questions:
+    """What is open: nodes to be tried with good partners, pairs to be tried again, and whether a lasting cause is confirmed.
+    `settled` and `settled_links` are blamed for sure: nothing more is asked of them."""
 
-    failed_alone: frozenset[str]
     suspects: tuple[str, ...]
-    good: tuple[str, ...]
+    touched: frozenset[str]
+    links: tuple[Link, ...]
+    trusted: tuple[str, ...]
+    settled: frozenset[str]
+    settled_links: frozenset[Link]
+    found: bool
 
 
-def is_bad(result: ProbeResult, limit: float) -> bool:
-    return not result.passed or (len(result.probe.members) > 1 and result.seconds > limit)
+def next_probes(ledger: Ledger, effort: Effort | None = None, elapsed: float = 0.0) -> tuple[Probe, ...]:
+    """The next batch, given every result so far and the seconds since the first; empty when nothing more would be learnt."""
+    effort, pool, turn = effort or Effort(), ledger.pool, ledger.turns
+    if elapsed + effort.batch_seconds > effort.seconds:
+        return ()
+    if not ledger.results:
+        return tuple(Probe(turn, 0, (node,)) for node in pool.everyone)
+    standing = Standing.of(ledger)
+    alone = [node for node in pool.everyone if again_alone(ledger, standing, node)]
+    unusable = standing.out.union(alone, (node for node, count in ledger.voids.items() if count >= MOST_VOIDS))
+    present = [node for node in pool.everyone if node not in unusable]
+    asked = questions(ledger, standing, present, effort)
+    free = set(present)
+    special = [Probe(turn, 3, members) for members in link_pairs(ledger, asked, free, effort)]
+    special += [Probe(turn, 2, members) for members in confirming_pairs(ledger, asked, free, effort)]
+    probes = [*(Probe(turn, 0, (node,)) for node in alone), *special]
+    usual = [node for node in present if node in free and node not in asked.settled and node not in asked.touched]
+    rounds = len(ledger.screenings)
+    due = rounds < effort.screening and any(unmet_ring(ledger, frozenset(usual)))
+    if special or due or rounds < wanted_rounds(pool, asked, standing, effort, elapsed):
+        probes += [Probe(turn, 1, members) for members in screening_worlds(ledger, usual, asked.settled_links)]
+    return tuple(probes)
 
 
-def standing_of(pool: Pool, results: Sequence[ProbeResult], effort: Effort) -> Standing:
-    limit = slow_threshold(results, effort.rules)
-    worlds = [result for result in results if len(result.probe.members) > 1]
-    failures = Counter(result.probe.members[0] for result in results if len(result.probe.members) == 1 and not result.passed)
-    out = frozenset(node for node, count in failures.items() if count >= effort.rules.alone_failures)
-    screened = [result for result in worlds if result.probe.round == 1]
-    touched = {node for result in screened if is_bad(result, limit) for node in result.probe.members}
-    suspects = tuple(node for node in pool.everyone if node in touched and node not in out)
-    passed = {node for result in worlds if not is_bad(result, limit) for node in result.probe.members}
-    good = tuple(node for node in pool.everyone if node in passed and node not in touched and node not in out)
-    return Standing(out, suspects, good)
+def again_alone(ledger: Ledger, standing: Standing, node: str) -> bool:
+    """Whether to try `node` alone again: it failed or was silent, or its probe was killed."""
+    mine = ledger.alone.get(node, ())
+    settled = len(mine) >= ledger.rules.alone_tries or node in standing.faulty_alone or node in standing.silent
+    return not settled and any(not result.passed for result in mine)
 
 
-def next_probes(pool: Pool, results: Sequence[ProbeResult], effort: Effort | None = None) -> tuple[Probe, ...]:
-    """The next batch of disjoint probes, given every result so far; empty when nothing more would be learnt."""
-    effort = effort or Effort()
-    return (
-        alone_round(pool, results, effort)
-        or screening_round(pool, results, effort)
-        or confirmation_round(pool, results, effort)
-        or link_round(pool, results, effort)
+def wanted_rounds(pool: Pool, asked: Questions, standing: Standing, effort: Effort, elapsed: float) -> int:
+    if asked.found:
+        return effort.screening_found
+    if standing.bad or elapsed > effort.quiet_seconds:
+        return effort.screening
+    # Nothing is wrong so far: every pair once, as time allows, finds a link that the ring does not use.
+    return max(effort.screening, len(pool.everyone))
+
+
+def questions(ledger: Ledger, standing: Standing, present: Sequence[str], effort: Effort) -> Questions:
+    """Whom to look at more closely: the members of bad worlds that no part explains for sure."""
+    pool = ledger.pool
+    crowded = sum(1 for world in standing.bad if world.probe.round == 1) > max(2, 0.05 * len(pool.everyone))
+    sure: list[Blamed] = []
+    doubtful: set[Link] = set()
+    for item in (*standing.failing.blamed, *standing.slowing.blamed):
+        if is_sure(item, ledger, standing, crowded, effort):
+            sure.append(item)
+        elif item.part.kind == "link":
+            doubtful.add(link_of(*item.part.names))
+    explained = {id(world) for item in sure for world in item.failures}
+    blamed = {item.part.names[0] for item in sure if item.part.kind == "node"}
+    groups = {item.part.names[0] for item in sure if item.part.kind in ("group", "uplink")}
+    tainted = {node for node in present if groups.intersection(pool.groups.get(node, ()))}
+    settled = blamed | tainted
+    open_worlds = [world for world in standing.bad if id(world) not in explained and settled.isdisjoint(world.probe.members)]
+    touched = {node for world in open_worlds for node in world.probe.members}
+    for world in open_worlds:
+        if len(world.probe.members) == 2 and all(standing.quick_worlds(ledger, node) for node in world.probe.members):
+            doubtful.add(link_of(*world.probe.members))
+    usable = frozenset(present)
+    passed = {node: len(ledger.worlds.get(node, ())) for node in present if node not in touched and node not in settled}
+    links = [item for item in sure if item.part.kind == "link"]
+    return Questions(
+        suspects=tuple(node for node in present if node in touched),
+        touched=frozenset(touched),
+        links=tuple(sorted(link for link in doubtful if usable.issuperset(link))),
+        # Who passed most is the best partner. An untouched node has passed in every world that it was in.
+        trusted=tuple(sorted((node for node, count in passed.items() if count), key=lambda node: -passed[node])),
+        settled=frozenset(settled),
+        settled_links=frozenset(link_of(*item.part.names) for item in links),
+        found=bool(links or standing.faulty_alone) or any(item.passes == 0 for item in sure),
     )
 
 
-def alone_round(pool: Pool, results: Sequence[ProbeResult], effort: Effort) -> tuple[Probe, ...]:
-    tried = Counter(result.probe.members[0] for result in results if result.probe.round == 0)
-    failed = {result.probe.members[0] for result in results if result.probe.round == 0 and not result.passed}
-    wanted = {node: effort.rules.alone_failures if node in failed else effort.alone for node in pool.everyone}
-    return tuple(Probe(0, (node,)) for node in pool.everyone if tried[node] < wanted[node])
+def is_sure(item: Blamed, ledger: Ledger, standing: Standing, crowded: bool, effort: Effort) -> bool:
+    if item.part.kind == "link":
+        contrast = min(standing.quick_worlds(ledger, node) for node in item.part.names)
+        return item.gain >= effort.sure_crowded and contrast >= effort.contrast
+    return item.gain >= (effort.sure_crowded if crowded else effort.sure)
 
 
-def spread(pool: Pool, nodes: Sequence[str]) -> list[str]:
-    """`nodes` in an order in which the first and the second half come from different groups as far as possible."""
-    return sorted(nodes, key=lambda node: (pool.groups.get(node, ""), node))
+def link_pairs(ledger: Ledger, asked: Questions, free: set[str], effort: Effort) -> Iterator[tuple[str, ...]]:
+    """Pairs in doubt, each time after its ends met two others in between: a node would show there as well."""
+    confirmed = ledger.tried[2]
+    for a, b in asked.links:
+        times = ledger.repeated[(a, b)]
+        if times < effort.link and min(confirmed[a], confirmed[b]) >= 2 * times + 1 and a in free and b in free:
+            free -= {a, b}
+            yield a, b
 
 
-def screening_round(pool: Pool, results: Sequence[ProbeResult], effort: Effort) -> tuple[Probe, ...]:
-    """Pairs of nodes that nothing speaks against yet, other partners each time; of an odd number one world is of three."""
-    done = len({result.probe.members for result in results if result.probe.round == 1 and result.probe.members})
-    rounds = rounds_run(results, 1)
-    if rounds >= effort.screening and done:
-        return ()
-    standing = standing_of(pool, results, effort)
-    nodes = spread(pool, [node for node in pool.everyone if node not in standing.failed_alone and node not in standing.suspects])
-    if len(nodes) < 2:
-        return ()
-    if rounds and len(nodes) == 2 and standing.good:
-        # Two good nodes can only repeat what they showed; it is the number of rounds that finds an intermittent fault.
-        return (Probe(1, (nodes[0], nodes[1])),)
-    half, odd = divmod(len(nodes), 2)
-    lower, upper = nodes[:half], nodes[half : 2 * half]
-    shift = rounds % half
-    pairs = [(lower[index], upper[(index + shift) % half]) for index in range(half)]
-    if odd:
-        pairs[rounds % half] += (nodes[-1],)  # type: ignore[operator]
-    return tuple(Probe(1, members) for members in pairs)
-
-
-def rounds_run(results: Sequence[ProbeResult], number: int) -> int:
-    """How many batches of a round were run: the most that any one node took part in."""
-    counts = Counter(node for result in results if result.probe.round == number for node in result.probe.members)
-    return max(counts.values(), default=0)
-
-
-def confirmation_round(pool: Pool, results: Sequence[ProbeResult], effort: Effort) -> tuple[Probe, ...]:
-    """Each suspect with a good partner that it has not met; where there is no good node, suspects with one another."""
-    standing = standing_of(pool, results, effort)
-    limit = slow_threshold(results, effort.rules)
-    worlds = [result for result in results if len(result.probe.members) > 1]
-    tried = Counter(node for result in worlds if result.probe.round == 2 for node in result.probe.members)
-    bad_partners = {node: set[str]() for node in standing.suspects}
-    for result in worlds:
-        if len(result.probe.members) == 2 and is_bad(result, limit):
-            a, b = result.probe.members
-            for node, other in ((a, b), (b, a)):
-                if node in bad_partners:
-                    bad_partners[node].add(other)
-    convicted = {
-        node for node in standing.suspects if len(bad_partners[node] & set(standing.good)) >= effort.rules.distinct_partners
-    }
-    waiting = [node for node in standing.suspects if node not in convicted and tried[node] < effort.confirmation]
-    if not waiting:
-        return ()
-    met = Counter(link_of(*result.probe.members) for result in worlds if len(result.probe.members) == 2)
-    if not standing.good:
-        return suspects_together(waiting, met)
-    free = list(standing.good)
-    probes = []
-    for node in sorted(waiting, key=lambda each: tried[each]):
-        if not free:
-            break
-        # The least tried partner first; a partner from another group shows a fault of the node's whole group.
-        partner = min(
-            free,
-            key=lambda other: (
-                met[link_of(node, other)],
-                pool.groups.get(other) == pool.groups.get(node, object()),
-                tried[other],
-            ),
-        )
-        free.remove(partner)
-        probes.append(Probe(2, (node, partner)))
-    return tuple(probes)
-
-
-def suspects_together(waiting: Sequence[str], met: Counter[tuple[str, str]]) -> tuple[Probe, ...]:
-    """Disjoint pairs of suspects that have not met: one that passes gives two good nodes."""
-    free, probes = list(waiting), []
-    while len(free) >= 2:
-        node = free.pop(0)
-        partner = min(free, key=lambda other: met[link_of(node, other)])
-        if met[link_of(node, partner)] >= 2:
+def confirming_pairs(ledger: Ledger, asked: Questions, free: set[str], effort: Effort) -> Iterator[tuple[str, ...]]:
+    """Each suspect with a trusted partner that it has met least, of another group if possible; where trusted ones run out,
+    suspects with one another: two that pass are partners for the rest."""
+    confirmed, met = ledger.tried[2], ledger.met
+    waiting = [node for node in asked.suspects if node in free and confirmed[node] < effort.confirmation]
+    waiting.sort(key=lambda node: confirmed[node])
+    partners = [node for node in asked.trusted if node in free]
+    left = []
+    for node in waiting:
+        partner = fitting(ledger.pool, node, partners, met)
+        if partner is None:
+            left.append(node)
             continue
-        free.remove(partner)
-        probes.append(Probe(2, (node, partner)))
-    return tuple(probes)
+        partners.remove(partner)
+        free -= {node, partner}
+        yield node, partner
+    while len(left) > 1:
+        node = left.pop(0)
+        partner = min(left, key=lambda other: met[link_of(node, other)])
+        if met[link_of(node, partner)] < 2:
+            left.remove(partner)
+            free -= {node, partner}
+            yield node, partner
 
 
-def link_round(pool: Pool, results: Sequence[ProbeResult], effort: Effort) -> tuple[Probe, ...]:
-    """Again the pairs that failed although both ends pass with others: a link keeps failing, a passing disturbance does not."""
-    limit = slow_threshold(results, effort.rules)
-    worlds = [result for result in results if len(result.probe.members) > 1]
-    bad = {link_of(*result.probe.members) for result in worlds if len(result.probe.members) == 2 and is_bad(result, limit)}
-    quick: dict[str, set[str]] = {node: set() for node in pool.everyone}
-    for result in worlds:
-        if not is_bad(result, limit):
-            for a, b in combinations(result.probe.members, 2):
-                quick[a].add(b)
-                quick[b].add(a)
-    tried = Counter(link_of(*result.probe.members) for result in worlds if result.probe.round == 3)
-    probes, busy = [], set[str]()
-    for a, b in sorted(bad):
-        if tried[(a, b)] < effort.link and quick[a] - {b} and quick[b] - {a} and not {a, b} & busy:
-            busy |= {a, b}
-            probes.append(Probe(3, (a, b)))
-    return tuple(probes)
+def fitting(pool: Pool, node: str, partners: Sequence[str], met: Counter[Link]) -> str | None:
+    """The first partner that `node` never met and that neither shares a group with it nor a link of the ring, which may be what
+    is broken; else the one it met least."""
+    mine, neighbours = set(pool.groups.get(node, ())), neighbours_of(pool, node)
+    for partner in partners:
+        fresh = not met[link_of(node, partner)] and partner not in neighbours
+        if fresh and mine.isdisjoint(pool.groups.get(partner, ())):
+            return partner
+    return min(partners, key=lambda partner: met[link_of(node, partner)], default=None)
+
+
+def screening_worlds(ledger: Ledger, usual: Sequence[str], avoided: frozenset[Link]) -> Iterator[tuple[str, ...]]:
+    """`usual` in worlds of two, one of three where their number is odd: the job's ring first, then every pair in turn."""
+    pool, met, free = ledger.pool, ledger.met, set(usual)
+    worlds: list[tuple[str, ...]] = []
+    for a, b in chain(unmet_ring(ledger, frozenset(usual)), scheduled(pool, max(0, len(ledger.screenings) - 2))):
+        if a in free and b in free and link_of(a, b) not in avoided:
+            free -= {a, b}
+            worlds.append((a, b))
+    rest = [node for node in usual if node in free]
+    while len(rest) > 1:
+        node = rest.pop(0)
+        partner = min(rest, key=lambda other: (link_of(node, other) in avoided, met[link_of(node, other)]))
+        rest.remove(partner)
+        worlds.append((node, partner))
+    for node in rest if worlds else ():
+        # The odd one joins its neighbour on the ring where it can.
+        neighbours = neighbours_of(pool, node)
+        index = next((index for index, world in enumerate(worlds) if neighbours.intersection(world)), 0)
+        worlds[index] += (node,)
+    yield from worlds
+
+
+def neighbours_of(pool: Pool, node: str) -> set[str]:
+    index = pool.seats.get(node)
+    return set() if index is None else {pool.nodes[index - 1], pool.nodes[(index + 1) % len(pool.nodes)]}
+
+
+def unmet_ring(ledger: Ledger, usual: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Links of the job's ring that no world has used yet, those of even places first: they are disjoint."""
+    ring = ledger.pool.nodes
+    for first in (0, 1):
+        for index in range(first, len(ring), 2):
+            a, b = ring[index], ring[(index + 1) % len(ring)]
+            if a != b and a in usual and b in usual and link_of(a, b) not in ledger.covered:
+                yield a, b
+
+
+def scheduled(pool: Pool, round_number: int) -> Iterator[tuple[str, str]]:
+    """The pairs of one round of a tournament in which all meet once."""
+    seats = pool.everyone
+    circle = len(seats) - 1 + len(seats) % 2
+    if circle < 1:
+        return
+    middle = round_number % circle
+    for step in range(1, circle // 2 + 1):
+        yield seats[(middle + step) % circle], seats[(middle - step) % circle]
+    if len(seats) % 2 == 0:
+        yield seats[middle], seats[-1]

@@ -1,36 +1,49 @@
-"""Simulated clusters with known faults: how often localisation is right, beside the rules that it is measured against.
-
-Fault rates are per draw; times are seconds of the simulated world. Acme's plain two-round rule and DLRover's pairing (neighbours,
-then the fastest with the slowest) run on the same draws.
-"""
+"""Simulated clusters with known faults, and the probes that they would show. Times are seconds of the simulated world."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import combinations
 
 from recovery.localization.judgement import judge
 from recovery.localization.probes import Link, Localization, Outcome, Pool, Probe, ProbeResult, Verdict, link_of
 from recovery.localization.rounds import Effort, next_probes
+from recovery.localization.standing import Ledger
 
-__all__ = ["Cluster", "FaultKind", "Measured", "Tally", "dlrover_pairing", "draw_cluster", "localize", "plain_two_rounds"]
-
-WARM_SECONDS, TIMEOUT_SECONDS, NOISE = 0.15, 5.0, 0.05
+__all__ = ["Cluster", "FaultKind", "Measured", "Timing", "draw_cluster", "localize", "named", "truth"]
 
 
 class FaultKind(StrEnum):
+    """`link`: on the job's ring; `far_link`: between any two nodes; `group`: a leaf switch, nothing that touches its nodes works;
+    `uplink`: nothing works that leaves or enters the group."""
+
+    HEALTHY = "healthy"
     HARD = "hard"
     ALONE = "alone"
     INTERMITTENT_60 = "intermittent_0.6"
     INTERMITTENT_30 = "intermittent_0.3"
     SLOW = "slow"
     LINK = "link"
+    FAR_LINK = "far_link"
     GROUP = "group"
+    UPLINK = "uplink"
 
 
-FAILS = {FaultKind.HARD: 1.0, FaultKind.ALONE: 1.0, FaultKind.INTERMITTENT_60: 0.6, FaultKind.INTERMITTENT_30: 0.3}
+FAILS = {FaultKind.HARD: 1.0, FaultKind.INTERMITTENT_60: 0.6, FaultKind.INTERMITTENT_30: 0.3}
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A warm probe between good nodes takes `warm_seconds`, log-normally spread by `noise`, a failed one `timeout_seconds`; a
+    slow node makes it `slow_factor` times as long; directing one batch costs `batch_seconds` besides."""
+
+    warm_seconds: float = 0.15
+    timeout_seconds: float = 2.0
+    noise: float = 0.1
+    slow_factor: float = 3.0
+    batch_seconds: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,132 +54,101 @@ class Cluster:
     nodes: dict[str, FaultKind] = field(default_factory=dict)
     links: frozenset[Link] = frozenset()
     groups: frozenset[str] = frozenset()
+    uplinks: frozenset[str] = frozenset()
+    timing: Timing = Timing()
 
     def run(self, probe: Probe, rng: random.Random) -> ProbeResult:
         """What the probe would show on this cluster."""
-        seconds = WARM_SECONDS * rng.lognormvariate(0.0, NOISE)
         members = probe.members
+        faults = [self.nodes[node] for node in members if node in self.nodes]
         if len(members) == 1:
-            broken = self.nodes.get(members[0]) is FaultKind.ALONE
+            broken = FaultKind.ALONE in faults
         else:
-            broken = any(rng.random() < FAILS.get(self.nodes[node], 0.0) for node in members if node in self.nodes)
-            broken = broken or any(self.pool.groups.get(node) in self.groups for node in members)
-            broken = broken or any(link_of(a, b) in self.links for i, a in enumerate(members) for b in members[i + 1 :])
-            if any(self.nodes.get(node) is FaultKind.SLOW for node in members):
-                seconds *= 3.0
-        return ProbeResult(probe, Outcome.TIMED_OUT, TIMEOUT_SECONDS) if broken else ProbeResult(probe, Outcome.PASSED, seconds)
+            broken = FaultKind.ALONE in faults or any(rng.random() < FAILS.get(fault, 0.0) for fault in faults)
+            broken = broken or any(link_of(a, b) in self.links for a, b in combinations(members, 2)) if self.links else broken
+            broken = broken or self._cut(members)
+        if broken:
+            return ProbeResult(probe, Outcome.TIMED_OUT, self.timing.timeout_seconds)
+        seconds = self.timing.warm_seconds * rng.lognormvariate(0.0, self.timing.noise)
+        if FaultKind.SLOW in faults and len(members) > 1:
+            seconds *= self.timing.slow_factor
+        return ProbeResult(probe, Outcome.PASSED, seconds)
+
+    def _cut(self, members: tuple[str, ...]) -> bool:
+        if not self.groups and not self.uplinks:
+            return False
+        groups = [set(self.pool.groups.get(node, ())) for node in members]
+        touched = set[str]().union(*groups)
+        inside = groups[0].intersection(*groups[1:])
+        return bool(self.groups & touched or self.uplinks & (touched - inside))
 
 
 def draw_cluster(kind: FaultKind, nodes: int, share: float, rng: random.Random, group_size: int = 16) -> Cluster:
-    """A cluster of `nodes` nodes of which `share` (0..1, at least one; of links or groups one) bear a fault of `kind`."""
-    names = [f"n{index:04d}" for index in range(nodes)]
+    """A cluster of `nodes` nodes of which `share` (0 to 1, at least one) bear a fault of `kind`: of nodes, of the links of the
+    ring, or of groups. Groups have `group_size` nodes, a quarter of a small cluster, two at least;
+    the last one takes what is left over."""
+    names = tuple(f"n{index:04d}" for index in range(nodes))
+    size = min(group_size, max(2, nodes // 4))
     pool = Pool(
-        tuple(names), groups={name: f"r{index // min(group_size, max(2, nodes // 4)):03d}" for index, name in enumerate(names)}
+        names, groups={name: (f"r{min(index // size, max(1, nodes // size) - 1):03d}",) for index, name in enumerate(names)}
     )
+    whole = Cluster(pool)
+    if kind is FaultKind.HEALTHY or not share:
+        return whole
     if kind is FaultKind.LINK:
-        return Cluster(pool, links=frozenset({link_of(*rng.sample(names, 2))}))
-    if kind is FaultKind.GROUP:
-        return Cluster(pool, groups=frozenset({rng.choice(sorted(set(pool.groups.values())))}))
-    count = round(share * nodes) if share else 0
-    return Cluster(pool, {name: kind for name in rng.sample(names, max(count, 1) if share else 0)})
+        ring = sorted({link_of(names[index - 1], names[index]) for index in range(nodes)})
+        return replace(whole, links=frozenset(rng.sample(ring, count_of(share, len(ring)))))
+    if kind is FaultKind.FAR_LINK:
+        return replace(whole, links=frozenset(link_of(*rng.sample(names, 2)) for _ in range(count_of(share, nodes))))
+    if kind in (FaultKind.GROUP, FaultKind.UPLINK):
+        groups = sorted({group for node in names for group in pool.groups[node]})
+        broken = frozenset(rng.sample(groups, count_of(share, len(groups))))
+        return replace(whole, groups=broken) if kind is FaultKind.GROUP else replace(whole, uplinks=broken)
+    return replace(whole, nodes=dict.fromkeys(rng.sample(names, count_of(share, nodes)), kind))
+
+
+def count_of(share: float, of: int) -> int:
+    return max(1, round(share * of))
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One localisation: its verdict, the batches and probes that it took, and its simulated seconds."""
+    """One localisation: its verdicts, the batches and probes that it took, and its simulated seconds."""
 
     localization: Localization
-    batches: int
+    turns: int
     probes: int
     seconds: float
 
 
 def localize(cluster: Cluster, rng: random.Random, effort: Effort | None = None) -> Measured:
-    """Run the rounds on a simulated cluster until nothing more would be learnt or the time is up."""
-    effort = effort or Effort()
-    results: list[ProbeResult] = []
-    seconds, batches = 0.0, 0
-    while seconds < effort.seconds:
-        batch = next_probes(cluster.pool, results, effort)
-        if not batch:
-            break
+    """Probe a simulated cluster until nothing more would be learnt or the time is up."""
+    ledger, seconds = Ledger(cluster.pool), 0.0
+    while batch := next_probes(ledger, effort, seconds):
         outcome = [cluster.run(probe, rng) for probe in batch]
-        seconds += max(result.seconds for result in outcome)
-        batches += 1
-        results += outcome
-    return Measured(judge(cluster.pool, results, effort.rules), batches, len(results), seconds)
+        seconds += max(result.seconds for result in outcome) + cluster.timing.batch_seconds
+        ledger.add(outcome)
+    return Measured(judge(ledger), ledger.turns, len(ledger.results), seconds)
 
 
-def pairs_in_order(nodes: Sequence[str]) -> list[tuple[str, ...]]:
-    groups = [tuple(nodes[index : index + 2]) for index in range(0, len(nodes) - 1, 2)]
-    if len(nodes) % 2 and groups:
-        groups[-1] += (nodes[-1],)
-    return groups
+def truth(cluster: Cluster) -> frozenset[str]:
+    """What is broken, named as in `named`."""
+    return frozenset(
+        (
+            *(f"slow {node}" if fault is FaultKind.SLOW else node for node, fault in cluster.nodes.items()),
+            *(" - ".join(link) for link in cluster.links),
+            *(f"group {group}" for group in cluster.groups | cluster.uplinks),
+        )
+    )
 
 
-def plain_two_rounds(cluster: Cluster, rng: random.Random) -> frozenset[str]:
-    """Acme's rule: pairs; then each suspect with a node that passed; who fails again is faulty."""
-    passed: list[str] = []
-    suspects: list[str] = []
-    for members in pairs_in_order(cluster.pool.nodes):
-        (passed if cluster.run(Probe(1, members), rng).passed else suspects).extend(members)
-    faulty = set()
-    for index, node in enumerate(suspects):
-        partner = passed[index % len(passed)] if passed else None
-        if partner is None or not cluster.run(Probe(2, (node, partner)), rng).passed:
-            faulty.add(node)
-    return frozenset(faulty)
-
-
-def dlrover_pairing(cluster: Cluster, rng: random.Random) -> frozenset[str]:
-    """DLRover's network check: neighbours first, then the fastest with the slowest; who fails both times is faulty."""
-    times: dict[str, float] = {}
-    first: set[str] = set()
-    for members in pairs_in_order(cluster.pool.nodes):
-        result = cluster.run(Probe(1, members), rng)
-        times.update(dict.fromkeys(members, result.seconds))
-        first |= set() if result.passed else set(members)
-    order = sorted(cluster.pool.nodes, key=lambda node: (times[node], node))
-    mixed = [node for pair in zip(order, reversed(order), strict=True) for node in pair][: len(order)]
-    second: set[str] = set()
-    for members in pairs_in_order(mixed):
-        second |= set() if cluster.run(Probe(2, members), rng).passed else set(members)
-    return frozenset(first & second)
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts over draws, from which precision and recall follow."""
-
-    right: int = 0
-    wrong: int = 0
-    missed: int = 0
-
-    def add(self, truth: frozenset[str], named: frozenset[str]) -> None:
-        self.right += len(truth & named)
-        self.wrong += len(named - truth)
-        self.missed += len(truth - named)
-
-    @property
-    def precision(self) -> float:
-        return self.right / (self.right + self.wrong) if self.right + self.wrong else 1.0
-
-    @property
-    def recall(self) -> float:
-        return self.right / (self.right + self.missed) if self.right + self.missed else 1.0
-
-
-def truth_and_named(cluster: Cluster, found: Localization) -> tuple[frozenset[str], frozenset[str]]:
-    """What is broken and what was named, as strings of one kind: nodes, `a-b` for links, `group:g` for groups."""
-    truth = {*cluster.nodes, *(f"{a}-{b}" for a, b in cluster.links), *(f"group:{group}" for group in cluster.groups)}
-    grouped = {node for node in cluster.pool.nodes if cluster.pool.groups.get(node) in found.groups}
-    named = {
-        *({*found.named(Verdict.FAULTY), *found.named(Verdict.SLOW)} - grouped),
-        *(f"{a}-{b}" for (a, b) in found.links),
-        *(f"group:{group}" for group in found.groups),
-    }
-    return frozenset(truth), frozenset(named)
-
-
-Rule = Callable[[Cluster, random.Random], frozenset[str]]
-PEERS: dict[str, Rule] = {"plain two rounds": plain_two_rounds, "DLRover's pairing": dlrover_pairing}
+def named(found: Localization) -> frozenset[str]:
+    """What a localisation blames: nodes by name, slow ones so called, links by both ends, groups so called."""
+    return frozenset(
+        (
+            *found.named(Verdict.FAULTY),
+            *(f"slow {node}" for node in found.named(Verdict.SLOW)),
+            *(("slow " if finding.verdict is Verdict.SLOW else "") + " - ".join(link) for link, finding in found.links.items()),
+            *(("slow " if finding.verdict is Verdict.SLOW else "") + f"group {group}" for group, finding in found.groups.items()),
+        )
+    )
