@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rules": ("rules", "list, show, check and compile what is known; explain a line"),
     "node": ("node", "the agent on a training node: lease and kernel log"),
     "run": ("run", "launch a training command under care"),
+    "pipeline": ("pipeline", "schedules for a training pipeline with failed workers"),
 }
 
 
