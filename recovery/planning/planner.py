@@ -73,8 +73,13 @@ def allocate(tasks: Sequence[Task], units: int, rates: ClusterRates) -> Allocati
     return Programme.of(gained, units, [undominated(each) for each in gained]).plan(tasks, units)
 
 
-def apply_event(tasks: Sequence[Task], units: int, event: Event, waiting: Sequence[Task] = ()) -> tuple[tuple[Task, ...], int]:
-    """The tasks and units after `event`. Raises PlanError where it names a task that is not there or a unit that is not idle."""
+def apply_event(
+    tasks: Sequence[Task], units: int, event: Event, waiting: Sequence[Task] = (), spare: bool = False
+) -> tuple[tuple[Task, ...], int]:
+    """The tasks and units after `event`. `spare`: one stands ready, beyond `units`, in the place of a unit that a task loses.
+
+    Raises PlanError where the event names a task that is not there or a unit that is not idle.
+    """
     names = {task.name: task for task in tasks}
     match event.kind:
         case EventKind.NODE_LOST:
@@ -84,7 +89,8 @@ def apply_event(tasks: Sequence[Task], units: int, event: Event, waiting: Sequen
                 return tuple(tasks), units - 1
             if event.task not in names or names[event.task].present < 1:
                 raise PlanError(f"task {event.task} has no unit to lose")
-            return tuple(when_hit(task) if task.name == event.task else task for task in tasks), units - 1
+            left = units if spare else units - 1
+            return tuple(when_hit(task) if task.name == event.task else task for task in tasks), left
         case EventKind.NODE_JOINED:
             return tuple(tasks), units + 1
         case EventKind.TASK_FINISHED:
@@ -157,12 +163,10 @@ class Programme:
 
 
 def lost_plans(tasks: Sequence[Task], units: int, rates: ClusterRates) -> dict[Event, Allocation]:
-    """A unit of each task lost, or an idle one. Each costs one row of a merge per size of the task that was hit."""
+    """A unit of each task lost, `units` being left. Each costs one row of a merge per size of the task that was hit."""
     before, after = Programme.both_ways(tasks, units, rates)
     running = running_seconds(units, rates)
     found = {}
-    if units + 1 > sum(task.present for task in tasks):
-        found[Event(EventKind.NODE_LOST)] = before.plan(tasks, units)
     for index, task in enumerate(tasks):
         if task.present < 1:
             continue
@@ -194,12 +198,19 @@ def ended_plans(tasks: Sequence[Task], units: int, rates: ClusterRates, waiting:
     return found
 
 
-def plan_table(tasks: Sequence[Task], units: int, rates: ClusterRates, stamp: str, waiting: Sequence[Task] = ()) -> PlanTable:
+def plan_table(
+    tasks: Sequence[Task], units: int, rates: ClusterRates, stamp: str, waiting: Sequence[Task] = (), spare: bool = False
+) -> PlanTable:
     """Plans for: a unit of each task or an idle one lost, a unit joined, each task finished, each waiting task launched.
 
     Each equals planning from scratch after the event. Events of a kind share programmes over the tasks in both orders, so the
-    table costs about six plans however many tasks there are: three for losses, one for a gain, two for ends and launches.
+    table costs about six plans however many tasks there are: three for losses, one for a gain, two for ends and launches; one
+    more where a unit is idle. `spare` is that of `apply_event`.
     """
-    lost = lost_plans(tasks, units - 1, rates) if units > 0 else {}
-    joined = {Event(EventKind.NODE_JOINED): allocate(tasks, units + 1, rates)}
-    return PlanTable(stamp, lost | joined | ended_plans(tasks, units, rates, waiting))
+    plans = ended_plans(tasks, units, rates, waiting)
+    plans[Event(EventKind.NODE_JOINED)] = allocate(tasks, units + 1, rates)
+    if units > 0:
+        plans |= lost_plans(tasks, units if spare else units - 1, rates)
+    if units > sum(task.present for task in tasks):
+        plans[Event(EventKind.NODE_LOST)] = allocate(tasks, units - 1, rates)
+    return PlanTable(stamp, plans)

@@ -78,7 +78,7 @@ def gains(task: Task, units: int, running: float) -> Gains:
 
 def gains_when_hit(task: Task, units: int, running: float) -> Gains:
     """The gains of `when_hit(task)`."""
-    return _gains(task, units, running, True, 0)
+    return _gains(task, units, running, True, floor_when_hit(task))
 
 
 def _gains(task: Task, units: int, running: float, hit: bool, floor: int) -> Gains:
@@ -98,8 +98,13 @@ def _gains(task: Task, units: int, running: float, hit: bool, floor: int) -> Gai
 
 
 def when_hit(task: Task) -> Task:
-    """The task after it lost a worker: any size costs it the transition, and what it had is no longer there to be kept."""
-    return replace(task, hit=True, floor=0)
+    """The task after it lost a worker: any size costs it the transition, also the present one."""
+    return replace(task, hit=True, floor=floor_when_hit(task))
+
+
+def floor_when_hit(task: Task) -> int:
+    """What is left still holds the floor, or there is none."""
+    return task.floor if task.floor < task.present else 0
 
 
 def all_gains(tasks: Sequence[Task], units: int, running: float) -> list[Gains]:

@@ -77,18 +77,18 @@ def assert_worth_what_it_says(plan: Allocation, tasks: Sequence[Task], units: in
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.randoms(use_true_random=False), st.integers(1, 24), st.integers(1, 6), st.integers(0, 2))
+@given(st.randoms(use_true_random=False), st.integers(1, 24), st.integers(1, 6), st.integers(0, 2), st.booleans())
 def test_every_plan_of_the_table_equals_planning_from_scratch(
-    rng: random.Random, units: int, count: int, waiting_count: int
+    rng: random.Random, units: int, count: int, waiting_count: int, spare: bool
 ) -> None:
     tasks = random_tasks(rng, count, units)
     waiting = [
         Task(f"new{index}", (0.0, *(rng.uniform(1, 9) for _ in range(units))), transition_seconds=50.0)
         for index in range(waiting_count)
     ]
-    table = plan_table(tasks, units, RATES, "now", waiting)
+    table = plan_table(tasks, units, RATES, "now", waiting, spare)
     for event, plan in table.plans.items():
-        after, left = apply_event(tasks, units, event, waiting)
+        after, left = apply_event(tasks, units, event, waiting, spare)
         assert plan.objective == pytest.approx(allocate(after, left, RATES).objective, rel=1e-12), event
         assert sum(plan.units.values()) + plan.idle == left
         assert_worth_what_it_says(plan, after, left)
