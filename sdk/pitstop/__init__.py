@@ -3,12 +3,14 @@
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pitstop.callbacks import lightning_callback, transformers_callback
+    from pitstop.checkpoint.checkpointer import Checkpointer
     from pitstop.directive import Resume, resume
     from pitstop.monitor import Monitor, init
 
-__all__ = ["Monitor", "Resume", "init", "lightning_callback", "resume", "transformers_callback"]
+__all__ = ["Checkpointer", "Monitor", "Resume", "init", "lightning_callback", "resume", "transformers_callback"]
 
 HOMES = {
+    "Checkpointer": "pitstop.checkpoint.checkpointer",
     "Monitor": "pitstop.monitor",
     "Resume": "pitstop.directive",
     "init": "pitstop.monitor",

@@ -25,6 +25,7 @@ __all__ = [
     "JOB",
     "MONITOR",
     "RESUME",
+    "STAGING",
     "connect",
     "error_document",
     "exchange",
@@ -36,6 +37,7 @@ MONITOR = "PITSTOP_MONITOR"
 JOB = "PITSTOP_JOB"
 GENERATION = "PITSTOP_GENERATION"
 RESUME = "PITSTOP_RESUME"
+STAGING = "PITSTOP_STAGING"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 MAX_MESSAGE_BYTES = 1 << 20
 
