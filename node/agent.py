@@ -207,6 +207,8 @@ class Agent:
         self._seen = care, readings
         if care.phase is not Phase.STARTING:
             self._group.look(care.running, now)
+        if self._group.placement.host != self._state.placement.host:
+            self._save()
         if care.phase is Phase.RUNNING:
             self._judge(readings, now)
 

@@ -38,11 +38,12 @@ class RankProcess:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The processes of a job on this node."""
+    """The processes of a job on this node. `host`: the one that holds staged checkpoints."""
 
     processes: tuple[RankProcess, ...] = ()
     keeper: ProcessId | None = None
     store: ProcessId | None = None
+    host: ProcessId | None = None
     store_host: str = ""
     store_port: int = 0
 
@@ -175,6 +176,7 @@ def decode_placement(document: Mapping[str, Any]) -> Placement:
         processes=tuple(RankProcess(**{**item, "process": ProcessId(**item["process"])}) for item in document["processes"]),
         keeper=process(document["keeper"]),
         store=process(document["store"]),
+        host=process(document.get("host")),
         store_host=document["store_host"],
         store_port=document["store_port"],
     )

@@ -15,6 +15,7 @@ from typing import Any
 from detectors.processes import ProcessId, is_running
 from detectors.supervisor import RankExit
 from node.error_files import ErrorFiles, read_error
+from node.hosting import Hosting
 from node.job_state import JobFolder, Placement, RankProcess
 from node.keeper_client import STORE_SOCKET, KeeperClient, KeeperError, open_store, recorded_exits, watch_ranks
 from node.monitors import MonitorReader, RankReading, create_monitors, remove_monitors
@@ -25,6 +26,7 @@ from node.ranks import (
     monitor_folder,
     rank_environment,
     rank_files,
+    staging_folder,
     starts_ranks_itself,
 )
 from pitstop import protocol
@@ -72,6 +74,7 @@ class RankGroup:
         self._monitors = MonitorReader({})
         self._gone_since: dict[ProcessId, float] = {}
         self._looked_at = 0.0
+        self.hosting = Hosting(staging_folder(folder.path), folder.path, launch.python, say)
         self.placement = placement
 
     @property
@@ -141,9 +144,17 @@ class RankGroup:
     ) -> dict[str, str]:
         job, ranks = self._launch.job, self._launch.ranks
         if store is None:
-            return launcher_environment(inherited, job=job, generation=generation, files=files)
+            return launcher_environment(inherited, job=job, generation=generation, files=files, staging=self.hosting.staging)
         return rank_environment(
-            inherited, job=job, rank=rank, ranks=ranks, generation=generation, store=store, files=files, resume=resume
+            inherited,
+            job=job,
+            rank=rank,
+            ranks=ranks,
+            generation=generation,
+            store=store,
+            files=files,
+            resume=resume,
+            staging=self.hosting.staging,
         )
 
     def _open_store(self, keeper: KeeperClient, generation: int, environment: Mapping[str, str]) -> StoreAddress:
@@ -184,7 +195,7 @@ class RankGroup:
         """Nobody knows how far a start had come: end whatever the keeper runs, but for the store. Raises KeeperError."""
         self.connect_keeper()
         assert self._keeper is not None
-        self._keeper.kill(self._keeper.running() - {self.placement.store}, signal.SIGKILL)
+        self._keeper.kill(self._keeper.running() - {self.placement.store, self.placement.host}, signal.SIGKILL)
 
     def signal(self, ranks: Iterable[int], number: int) -> None:
         """Signal the process groups of `ranks`, with the keeper or without it."""
@@ -204,6 +215,8 @@ class RankGroup:
         running = set(running)
         if self._errors is not None:
             self._errors.look(running)
+        if self._keeper is not None and not self._keeper.lost:
+            self.placement = replace(self.placement, host=self.hosting.look(self._keeper, self.placement.host))
         if now - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = now
@@ -223,7 +236,8 @@ class RankGroup:
             self._record(recorded_exits(self._folder.path).get(item.process, unknown))
 
     def finish(self) -> None:
-        """The job is over: whatever belongs to it ends."""
+        """The job is over: whatever belongs to it ends, when what was staged is on disk."""
+        self.hosting.finish(self._keeper, self.placement.host)
         if self._keeper is not None and not self._keeper.lost:
             with contextlib.suppress(KeeperError):
                 self._keeper.kill(self._keeper.running(), signal.SIGKILL)

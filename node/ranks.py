@@ -22,6 +22,7 @@ __all__ = [
     "monitor_folder",
     "rank_environment",
     "rank_files",
+    "staging_folder",
     "starts_ranks_itself",
 ]
 
@@ -72,18 +73,27 @@ def monitor_folder(job_folder: Path) -> Path:
     return job_folder / "monitors"
 
 
+def staging_folder(job_folder: Path) -> Path:
+    """Where ranks stage their checkpoints: memory that outlives them."""
+    monitors = monitor_folder(job_folder)
+    return monitors.with_name(monitors.name + "-staged")
+
+
 def rank_files(logs: Path, monitors: Path, generation: int, rank: int) -> RankFiles:
     folder = logs / str(generation)
     return RankFiles(folder / f"rank{rank}.log", monitors / f"{generation}-{rank}", folder / f"rank{rank}.error.json")
 
 
-def launcher_environment(inherited: Mapping[str, str], *, job: str, generation: int, files: RankFiles) -> dict[str, str]:
+def launcher_environment(
+    inherited: Mapping[str, str], *, job: str, generation: int, files: RankFiles, staging: Path
+) -> dict[str, str]:
     """The environment of a launcher that starts the ranks itself: nothing that would speak of ranks."""
     return dict(inherited) | {
         protocol.ERROR_FILE: str(files.error_file),
         protocol.JOB: job,
         protocol.GENERATION: str(generation),
         protocol.MONITOR: str(files.monitor),
+        protocol.STAGING: str(staging),
         "PYTHONUNBUFFERED": inherited.get("PYTHONUNBUFFERED", "1"),
     }
 
@@ -98,6 +108,7 @@ def rank_environment(
     store: StoreAddress,
     files: RankFiles,
     resume: Mapping[str, Any],
+    staging: Path,
 ) -> dict[str, str]:
     """The environment of one rank: what it inherits, torchrun's variables, and ours.
 
@@ -118,6 +129,7 @@ def rank_environment(
         protocol.JOB: job,
         protocol.GENERATION: str(generation),
         protocol.MONITOR: str(files.monitor),
+        protocol.STAGING: str(staging),
     }
     environment["TORCHELASTIC_USE_AGENT_STORE"] = str(store.served)
     # Our own interpreter's settings are not the job's; output reaches the log line by line.
