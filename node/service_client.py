@@ -64,6 +64,10 @@ class ServiceClient:
         """The directive document, which an agent reads only to know that somebody decides."""
         return self._post(f"/api/v1/jobs/{quote(job, safe='')}/failures?wait=0", document)
 
+    def report_trials(self, run: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Progress or report of an evaluation run; the answer names the nodes whose slots are asked back."""
+        return self._post(f"/api/v1/trials/{quote(run, safe='')}", document)
+
     def renew_lease(self, node: str, document: Mapping[str, Any]) -> dict[str, Any]:
         return self._post(f"/api/v1/nodes/{quote(node, safe='')}/lease", document)
 
