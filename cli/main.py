@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "trials": ("trials", "evaluate a checkpoint on many datasets without waiting"),
     "rules": ("rules", "list, show, check and compile what is known; explain a line"),
     "node": ("node", "the agent on a training node: lease and kernel log"),
+    "localize": ("localize", "find the broken node, link or rack by probes in pairs"),
     "run": ("run", "launch a training command under care"),
     "pipeline": ("pipeline", "schedules for a training pipeline with failed workers"),
 }

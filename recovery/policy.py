@@ -115,7 +115,7 @@ class Situation:
     `spent`: relaunches already spent on this root; `spent_job`: on this job, whatever the root; `escalation`: failed
     verifications of this root in a row; `rule_reasons`: the reason that each rule stands for; `exit_rules`: rules about exit
     statuses; `denied`: actions that the envelope or a person refused, with the refusal; `frozen`: why nothing may be done at
-    all, None where it may.
+    all, None where it may; `localised`: nodes that probes, run by the agents of several nodes, confirmed to be faulty.
     """
 
     diagnosis: Diagnosis
@@ -130,6 +130,7 @@ class Situation:
     denied: Mapping[Action, str] = field(default_factory=dict)
     approved: frozenset[Action] = frozenset()
     frozen: str | None = None
+    localised: tuple[str, ...] = ()
 
 
 def grounds(diagnosis: Diagnosis, rule_reasons: Mapping[str, str]) -> tuple[Ground, ...]:
@@ -149,7 +150,7 @@ def _stands_for(diagnosis: Diagnosis, rule: str | None, rule_reasons: Mapping[st
 
 
 def witnessed_nodes(situation: Situation) -> tuple[str, ...]:
-    """Nodes of this job that a node or the cluster itself names at fault.
+    """Nodes of this job that a node or the cluster itself names at fault, or that probes confirmed.
 
     What the job's own lines name never counts. Nor do exit statuses, true as they are: a process chooses how it ends.
     """
@@ -162,7 +163,7 @@ def witnessed_nodes(situation: Situation) -> tuple[str, ...]:
         and item.rule not in situation.exit_rules
         and _stands_for(diagnosis, item.rule, situation.rule_reasons)
     }
-    return tuple(node for node in situation.job.nodes if node in named)
+    return tuple(node for node in situation.job.nodes if node in named or node in situation.localised)
 
 
 def decide(situation: Situation) -> Decision:
@@ -174,8 +175,10 @@ def decide(situation: Situation) -> Decision:
         why = (f"Pitstop is frozen ({situation.frozen}): do what you would do without it",)
         return Decision(Action.NONE, DirectiveKind.NONE, Mode.OBSERVE, why, would, rests_on)
     decision = _choose(situation)
-    trust = ", ".join(f"{ground.rule}: {ground.trust.value}" for ground in rests_on[:5]) or "no line of its own"
-    return replace(decision, why=(*decision.why, f"rests on {trust}"), would=would, grounds=rests_on)
+    lines = [f"{ground.rule}: {ground.trust.value}" for ground in rests_on[:5]] or ["no line of its own"]
+    if situation.localised:
+        lines.append(f"probes of several nodes: {Trust.NODE.value}")
+    return replace(decision, why=(*decision.why, f"rests on {', '.join(lines)}"), would=would, grounds=rests_on)
 
 
 def _choose(situation: Situation) -> Decision:
@@ -188,6 +191,11 @@ def _choose(situation: Situation) -> Decision:
     if _is_lowered_to_none(diagnosis):
         why.append("in this form nothing automatic helps")
         wanted = Action.STOP
+    confirmed = tuple(node for node in situation.job.nodes if node in situation.localised)
+    if confirmed:
+        why.append(f"localisation confirmed {', '.join(confirmed)}")
+        if wanted in (Action.RETRY, Action.RESTART):
+            wanted = Action.ISOLATE
     raised = _raised(wanted, diagnosis.severity, situation.escalation)
     if raised is not wanted:
         why.append(f"what was done {'before' if situation.escalation == 1 else f'{situation.escalation} times'} did not hold")
@@ -232,7 +240,7 @@ def _refusal(situation: Situation, action: Action) -> str | None:
     if diagnosis.severity is not Severity.SEV1 and diagnosis.category is not Category.INFRASTRUCTURE:
         return f"{action.value} would not help: the failure is the {diagnosis.category.value}'s"
     lines = grounds(diagnosis, situation.rule_reasons)
-    if not any(ground.trust is not Trust.JOB for ground in lines):
+    if not situation.localised and not any(ground.trust is not Trust.JOB for ground in lines):
         return "only the job's own processes say so: localise, then decide"
     if not witnessed_nodes(situation):
         return "no node of this job is named by a trusted source: localise, then decide"

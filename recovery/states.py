@@ -79,7 +79,7 @@ class Limits:
 class Recovery:
     """The state. `first`: the generation whose failure began it; `generation`: the last one that failed or was proposed in vain;
     `successor`: the generation that goes on after it, once known; `step_before`: the last step the failed attempt was seen at;
-    `progress`: the highest step seen of the successor."""
+    `progress`: the highest step seen of the successor; `localised`: nodes that probes confirmed to be faulty."""
 
     job: str
     attempt: int
@@ -91,6 +91,7 @@ class Recovery:
     escalation: int = 0
     denied: tuple[tuple[Action, str], ...] = ()
     approved: tuple[Action, ...] = ()
+    localised: tuple[str, ...] = ()
     successor: int | None = None
     started: bool = False
     superseded: bool = False
@@ -154,8 +155,11 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class Localised:
+    """Localisation is over. `nodes`: those that its probes confirmed to be faulty, none where nothing is sure."""
+
     at: float
     why: str
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +259,7 @@ class Decide:
     escalation: int
     denied: tuple[tuple[Action, str], ...]
     approved: tuple[Action, ...]
+    localised: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def step(state: Recovery, event: Event, limits: Limits = Limits()) -> Result:
         case Localised():
             if state.stage not in (Stage.DECIDED, Stage.APPROVED) or state.awaits_approval:
                 return state, ()
-            return _to(state, Stage.LOCALISED, event.at, event.why), (Plan(),)
+            return _localised(state, event)
         case Planned():
             return _planned(state, event, limits)
         case Reported():
@@ -92,7 +92,7 @@ def _to(state: Recovery, stage: Stage, at: float, why: str, deadline: float | No
 
 
 def _decide(state: Recovery) -> Result:
-    return state, (Decide(state.escalation, state.denied, state.approved),)
+    return state, (Decide(state.escalation, state.denied, state.approved, state.localised),)
 
 
 def _diagnosed(state: Recovery, event: Diagnosed) -> Result:
@@ -119,10 +119,18 @@ def _decided(state: Recovery, event: Decided, limits: Limits) -> Result:
 
 
 def _towards_plan(state: Recovery, at: float, limits: Limits) -> Result:
-    if state.decision is not None and state.decision.localise:
+    if state.decision is not None and state.decision.localise and not state.localised:
         until = at + limits.localise_seconds
         return replace(state, deadline=until), (Localise(until),)
     return state, (Plan(),)
+
+
+def _localised(state: Recovery, event: Localised) -> Result:
+    """Known faulty nodes change what is to be done; without any, what was decided is carried out."""
+    found = _to(state, Stage.LOCALISED, event.at, event.why)
+    if not event.nodes:
+        return found, (Plan(),)
+    return _decide(replace(found, decision=None, localised=event.nodes))
 
 
 def _approved(state: Recovery, event: Approved, limits: Limits) -> Result:

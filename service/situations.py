@@ -143,7 +143,7 @@ def _without_envelope(
 ) -> Situation:
     job = session.get_one(Job, row.job)
     attempt = current_attempt(session, row.job)
-    since = now - BUDGET_WINDOW_SECONDS
+    since, fleet = now - BUDGET_WINDOW_SECONDS, fleet_of(session, now)
     fingerprint = row.fingerprint or ""
     per_root = Budget().per_root if job.max_restarts is None else min(Budget().per_root, job.max_restarts)
     return Situation(
@@ -153,7 +153,7 @@ def _without_envelope(
             nodes=nodes_of(job, attempt),
             ranks=len(attempt.ranks) if attempt is not None and attempt.ranks else job.ranks,
             min_ranks=job.min_ranks,
-            spares=free_spares(fleet_of(session, now), busy_nodes(session), now),
+            spares=tuple(node for node in free_spares(fleet, busy_nodes(session), now) if node not in asked.localised),
             checkpoints=checkpoints_of(session, job.name),
             last_step=state.step_before,
         ),
@@ -167,6 +167,7 @@ def _without_envelope(
         denied=dict(asked.denied),
         approved=frozenset(asked.approved),
         frozen=frozen(session),
+        localised=asked.localised,
     )
 
 

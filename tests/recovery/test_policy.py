@@ -136,6 +136,29 @@ def test_sev1_on_the_jobs_own_word_becomes_localise_then_decide():
     assert "PS-1: job" in decision.sentence
 
 
+def test_nodes_that_probes_confirmed_are_isolated_on_the_probes_word_and_not_localised_again():
+    verdict = diagnosis("gpu_fallen_off_bus", Trust.JOB)
+    decision = decide(Situation(verdict, JOB, modes=AUTO, localised=("n1",)))
+    assert decision.action is Action.ISOLATE
+    assert decision.exclude == ("n1",)
+    assert not decision.localise
+    assert "localisation confirmed n1" in decision.sentence
+    assert "probes of several nodes: node" in decision.sentence
+
+
+def test_by_default_modes_a_confirmed_node_is_named_and_left_where_it_is():
+    decision = decide(Situation(diagnosis("nccl_timeout_unattributed", Trust.JOB), JOB, spent=1, localised=("n1",)))
+    assert decision.action is Action.RESTART
+    assert "localisation confirmed n1" in decision.sentence
+    assert "isolate of n1" in decision.would
+
+
+def test_a_confirmed_node_of_another_job_changes_nothing():
+    verdict = diagnosis("nccl_timeout_unattributed", Trust.JOB)
+    decision = decide(Situation(verdict, JOB, spent=1, modes=AUTO, localised=("n9",)))
+    assert decision.action is Action.RESTART
+
+
 def test_an_exit_status_read_by_the_agent_does_not_vouch_for_an_xid_that_the_job_printed():
     verdict = Diagnosis.of(
         TAXONOMY["gpu_fallen_off_bus"],

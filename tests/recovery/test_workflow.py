@@ -185,9 +185,19 @@ def test_approval_goes_on_and_rejection_decides_again_without_the_action():
 def test_localisation_comes_before_planning_and_may_give_no_answer():
     state, commands = run(NEW, Diagnosed(101, "timeout"), Decided(102, replace(RESTART, localise=True)))
     assert commands[-1] == Localise(162.0)
-    assert run(state, Localised(110, "n2 fails both rounds"))[1] == [Plan()]
+    assert run(state, Localised(110, "nothing was found"))[1] == [Plan()]
     silent, commands = run(state, Tick(162))
     assert (silent.stage, commands) == (Stage.LOCALISED, [Plan()])
+
+
+def test_confirmed_nodes_are_decided_upon_anew_and_are_not_looked_for_again():
+    state, _ = run(NEW, Diagnosed(101, "timeout"), Decided(102, replace(RESTART, localise=True)))
+    state, commands = run(state, Localised(110, "n2 fails with two good partners", ("n2",)))
+    assert commands == [Decide(0, (), (), ("n2",))]
+    assert state.stage is Stage.LOCALISED
+    state, commands = run(state, Decided(110, replace(RESTART, localise=True)))
+    assert commands == [Plan()]
+    assert stages(state)[-2:] == ["localised", "decided"]
 
 
 def test_a_node_that_is_lost_before_it_could_act_is_decided_upon_at_once_under_the_next_generation():
@@ -227,7 +237,7 @@ events = st.one_of(
     st.builds(Decided, times, decisions),
     st.builds(Approved, times, st.just("ann")),
     st.builds(Rejected, times, st.just("bob"), st.just("no")),
-    st.builds(Localised, times, st.just("n2")),
+    st.builds(Localised, times, st.just("n2"), st.sampled_from([(), ("n2",)])),
     st.builds(Planned, times, generations, st.booleans(), st.just("plan")),
     st.builds(
         Reported, times, st.sampled_from(["done", "failed", "refused", "expired"]), generations, st.just(""), st.booleans()
