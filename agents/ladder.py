@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agents.failure_agent import Opinion
-from agents.memory import Vote
+from agents.memory import Neighbor, Vote
 from rules.diagnosis import Alternative, Diagnosis, Evidence, Source
 from rules.signal import Role, Trust
 from rules.taxonomy import NONE, UNNAMED, Remedy, Severity, Taxonomy
@@ -35,13 +35,14 @@ class SecondOpinion(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """What one rung said, or why it abstained, and what it took."""
+    """What one rung said, or why it abstained, what it took, and what memory compared it with."""
 
     source: Source
     reason: str | None
     why: str
     seconds: float = 0.0
     tokens: int = 0
+    neighbors: tuple[Neighbor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Ladder:
             return None
         began = self.clock()
         vote = self.recall(diagnosis)
-        rungs.append(Rung(Source.MEMORY, vote.reason, vote.why, self.clock() - began))
+        rungs.append(Rung(Source.MEMORY, vote.reason, vote.why, self.clock() - began, neighbors=vote.neighbors))
         if vote.reason is None or vote.reason in UNNAMED | {NONE} or vote.reason not in self.taxonomy:
             return None
         others = tuple(Alternative(name, share) for name, share in (vote.shares or {}).items() if name != vote.reason)

@@ -20,6 +20,7 @@ from service.api import (
     actions,
     alerts,
     approvals,
+    candidates,
     collectors,
     commands,
     events,
@@ -33,7 +34,7 @@ from service.api import (
     nodes,
     silences,
 )
-from service.dashboard import fleet_pages, knowledge_pages, operation_pages, pages
+from service.dashboard import fleet_pages, knowledge_pages, learning_pages, operation_pages, pages
 from service.dashboard.rendering import STATIC, plotly_script
 from service.diagnoses import Diagnoses
 from service.driver_calls import DriverCalls, load_templates
@@ -43,6 +44,8 @@ from service.gate import Gate
 from service.ingest.intake import Intake
 from service.ingest.matching import MatcherPool
 from service.ingest.writer import ChunkWriter
+from service.learning import Learning
+from service.learnt_rules import LearntRules
 from service.leases import LeaseWatch
 from service.memories import Memories
 from service.metrics import Metrics
@@ -70,6 +73,7 @@ ROUTES = (
     actions,
     alerts,
     approvals,
+    candidates,
     collectors,
     commands,
     events,
@@ -117,10 +121,13 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         client, no_model = open_client(settings, clock)
         memories = Memories(store, clock, no_model or "asked next")
         opinions = Opinions(store, clock, client, no_model, memories, {rule.code: rule for rule in rules})
+        learnt = LearntRules(store, pool)
+        learning = Learning(store, pool, clock, folder, settings.learnt_agreeing)
         work = [
             Duty("retention", RETENTION_SECONDS, retention.work),
             Duty("silences", SILENCES_SECONDS, partial(begin_silences, store, clock)),
             Duty("memory", MEMORY_SECONDS, memories.work),
+            Duty("learning", MEMORY_SECONDS, learning.work),
         ]
         if routes is not None:
             delivery = Delivery(store, clock, routes, settings.public_url, metrics)
@@ -133,7 +140,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         service.reports |= {"duties": duties.report, "memory": memories.report, "model": opinions.report}
         app.state.pitstop = service
         model = ModelThread(opinions, lambda: duties.held)
-        parts = (service.watch, service.supervisor, duties, leases, storage, model)
+        parts = (service.watch, service.supervisor, duties, leases, storage, model, learnt)
         running = [asyncio.create_task(part.run()) for part in parts]
         try:
             yield
@@ -153,7 +160,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     app.add_middleware(Gate, limits=limits, doors=frozenset(doors), max_held_bytes=settings.max_waiting_bytes)
     for module in ROUTES:
         app.include_router(module.router)
-    for room in (pages, fleet_pages, knowledge_pages, operation_pages):
+    for room in (pages, fleet_pages, knowledge_pages, learning_pages, operation_pages):
         app.include_router(room.router)
     app.get("/static/plotly.js", include_in_schema=False)(plotly_script)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

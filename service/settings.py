@@ -71,6 +71,8 @@ class Settings(BaseSettings):
     # Per million tokens, in whatever currency; for the cost that is shown.
     llm_price_in: float = Field(default=0.0, ge=0)
     llm_price_out: float = Field(default=0.0, ge=0)
+    # A learnt rule goes into use by itself after this many hits that agree with the settled cause; 0: only by hand.
+    learnt_agreeing: int = Field(default=3, ge=0)
 
     lease_seconds: float = Field(default=3.0, gt=0)
     flap_hold_seconds: float = Field(default=600.0, ge=0)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from rules.artefact import load_matcher
 from rules.matcher import Matcher
-from rules.pack import PACK_FOLDER
+from rules.pack import PACK_FOLDER, Rule
 from rules.redaction import Redactor, redactor
 from service.ingest.preparation import Preparer
 
@@ -42,13 +42,19 @@ class MatcherDied(RuntimeError):
     """The process that worked on this ended; nothing of it was stored."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tools:
-    """What a matcher process holds."""
+    """What a matcher process holds. `learnt`: the learnt rules in use, see service/learnt_rules.py."""
 
     matcher: Matcher
     redactor: Redactor
     preparer: Preparer
+    learnt: Matcher = field(default_factory=lambda: Matcher(()))
+
+
+def adopt(tools: Tools, rules: tuple[Rule, ...]) -> None:
+    """Use these learnt rules from now on. Raises PackError."""
+    tools.learnt = Matcher(rules)
 
 
 @dataclass(slots=True)
@@ -82,6 +88,15 @@ def work(connection: Connection, rules_folder: Path) -> None:
             return
 
 
+def call(connection: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
+    """Whether `function` succeeded in the process at the other end, and what it returned or raised. Raises EOFError, OSError."""
+    connection.send_bytes(pickle.dumps((function, arguments), protocol=pickle.HIGHEST_PROTOCOL))
+    if not connection.poll(TASK_TIMEOUT_SECONDS):
+        raise EOFError
+    succeeded, value = pickle.loads(connection.recv_bytes())
+    return bool(succeeded), value
+
+
 class MatcherPool:
     """Runs `function(tools, *arguments)` in one of `processes` spawned processes; both must be importable and picklable."""
 
@@ -94,6 +109,7 @@ class MatcherPool:
         self._closing = False
         self._alive = 0
         self.waiting_bytes = 0
+        self.learnt: tuple[Rule, ...] = ()
         self._threads = [
             threading.Thread(target=self._feed, name=f"matcher-{number}", daemon=True) for number in range(processes)
         ]
@@ -109,6 +125,10 @@ class MatcherPool:
         task = Task(function, arguments, size)
         self._tasks.put(task)
         return task.future
+
+    def learn(self, rules: tuple[Rule, ...]) -> None:
+        """Let every process use these learnt rules from its next task on, also those that replace others."""
+        self.learnt = rules
 
     def check(self) -> str:
         """`ok`, or what is wrong, for /readyz."""
@@ -126,21 +146,23 @@ class MatcherPool:
     def _feed(self) -> None:
         process, connection = self._start()
         task: Task | None = None
+        adopted: tuple[Rule, ...] = ()
         while (task := self._tasks.get()) is not None:
             if self._closing:
                 self._finish(task, MatcherDied("the service is ending"))
                 continue
             try:
-                connection.send_bytes(pickle.dumps((task.function, task.arguments), protocol=pickle.HIGHEST_PROTOCOL))
-                if not connection.poll(TASK_TIMEOUT_SECONDS):
-                    raise EOFError
-                succeeded, value = pickle.loads(connection.recv_bytes())
+                if adopted is not (learnt := self.learnt):
+                    call(connection, adopt, (learnt,))
+                    adopted = learnt
+                succeeded, value = call(connection, task.function, task.arguments)
             except (EOFError, OSError):
                 log.error("a matcher process (pid %s) ended or hung; it is replaced", process.pid)
                 self._alive -= 1
                 self._stop(process, connection)
                 self._finish(task, MatcherDied("the process that worked on this ended: send it again"))
                 process, connection = self._start()
+                adopted = ()
                 continue
             self._finish(task, None if succeeded else value, value)
         self._stop(process, connection)

@@ -24,6 +24,7 @@ if (location.pathname !== "/login") {
   events.onopen = () => { status.textContent = "live"; };
   events.onerror = () => { status.textContent = "connection lost, trying again"; };
   for (const kind of ["opened", "updated", "resolved", "timeline"]) events.addEventListener(`incident.${kind}`, soon);
+  events.addEventListener("rule.changed", soon);
   for (const kind of ["registered", "attempt", "running", "ended", "failed"]) events.addEventListener(`job.${kind}`, soon);
 } else {
   status.textContent = "";

@@ -1,6 +1,6 @@
 """Tables and the small queries over them. Importing the package makes every table known to its metadata."""
 
-from service.store import access, events, fleet, incidents, jobs, logs, memories, recoveries
+from service.store import access, candidates, events, fleet, incidents, jobs, logs, memories, recoveries
 from service.store.database import Base, Clock, DatabaseError, Store
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "DatabaseError",
     "Store",
     "access",
+    "candidates",
     "events",
     "fleet",
     "incidents",

@@ -3,59 +3,32 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from rules.diagnosis import Diagnosis, Evidence, Source
-from rules.signal import Role
-from rules.taxonomy import load_taxonomy
 from service.app import create_app
-from service.incidents import FailureReport, apply_diagnosis, open_or_update_incident
 from service.ingest.matching import MatcherPool
 from service.memories import Memories
 from service.opinions import Opinions, open_client
 from service.settings import Settings, load_settings
 from service.state import Service
 from tests.agents.scripted_endpoint import ScriptedEndpoint, completion, verdict
+from tests.service.failed_jobs import fail_with, service_of, shown
 
 LOST = "frobnicator 3 of node7 lost its phase lock"
 LINES = ("epoch 1 begins", LOST, "leaving")
 QUOTED = [{"number": 2, "text": "frobnicator 3 of <HOST-1> lost its phase lock"}]
 
-Fail = Callable[..., int]
 Ask = Callable[..., bool]
 
 
 @pytest.fixture
 def service(client: TestClient) -> Service:
-    found: Service = client.app.state.pitstop  # type: ignore[attr-defined]
-    return found
-
-
-@pytest.fixture
-def fail(client: TestClient, service: Service) -> Fail:
-    """A job whose lines are kept and whose failure the rules did not name; returns its incident."""
-
-    def report(job: str, reason: str = "unknown") -> int:
-        document = {"job": job, "owner": "alice", "contact": "a@example.org", "ranks": 1, "nodes": ["node7"], "command": ["x"]}
-        assert client.post("/api/v1/jobs", json=document).status_code == 201
-        sent = [
-            {"job": job, "attempt": 0, "rank": 0, "path": "rank0.log", "number": n, "line": line}
-            for n, line in enumerate(LINES, 1)
-        ]
-        assert client.post("/api/v1/logs", content="\n".join(map(json.dumps, sent))).status_code == 200
-        source = Source.UNKNOWN if reason == "unknown" else Source.RULE
-        evidence = (Evidence(Role.ROOT, "rank 0 ended with exit code 1"),)
-        diagnosis = Diagnosis.of(load_taxonomy()[reason], "it ended", source=source, confidence=0.3, evidence=evidence)
-        failed = ({"rank": 0, "node": "node7", "exit_code": 1},)
-        with service.store.writing() as session:
-            reported = open_or_update_incident(session, FailureReport(job, 0, 1, f"{job}-1", failed), service.clock())
-            return apply_diagnosis(session, reported.incident, diagnosis, service.clock()).id
-
-    return report
+    return service_of(client)
 
 
 def opinions_of(service: Service, base_url: str, **settings: Any) -> Opinions:
@@ -82,11 +55,6 @@ def ask(opinions: Opinions) -> Ask:
     return look
 
 
-def shown(client: TestClient, number: int) -> dict[str, Any]:
-    document: dict[str, Any] = client.get(f"/api/v1/incidents/{number}").json()
-    return document
-
-
 def last_rungs(incident: dict[str, Any]) -> list[tuple[str, str | None]]:
     entry = [entry for entry in incident["timeline"] if entry["kind"] == "opinion"][-1]
     return [(rung["rung"], rung["reason"]) for rung in entry["data"]["rungs"]]
@@ -94,10 +62,10 @@ def last_rungs(incident: dict[str, Any]) -> list[tuple[str, str | None]]:
 
 @pytest.mark.parametrize("reason", ["unknown", "process_exit_unattributed"])
 def test_a_grounded_answer_names_the_cause_and_changes_nothing_else(
-    client: TestClient, fail: Fail, ask: Ask, endpoint: ScriptedEndpoint, reason: str
+    client: TestClient, ask: Ask, endpoint: ScriptedEndpoint, reason: str
 ) -> None:
     endpoint.script = lambda _body, _number: verdict(reason="gpu_fallen_off_bus", lines=QUOTED, mitigation="ask <USER-2>")
-    number = fail("gpt", reason)
+    number = fail_with(client, "gpt", LINES, reason)
     before = shown(client, number)
     assert ask() and not ask()
     after = shown(client, number)
@@ -114,10 +82,10 @@ def test_a_grounded_answer_names_the_cause_and_changes_nothing_else(
 
 @pytest.mark.parametrize("text", ["<HOST-1> lost its phase lock", "kernel panic"])
 def test_an_answer_that_quotes_what_is_not_stored_is_thrown_away(
-    client: TestClient, fail: Fail, ask: Ask, endpoint: ScriptedEndpoint, text: str
+    client: TestClient, ask: Ask, endpoint: ScriptedEndpoint, text: str
 ) -> None:
     endpoint.script = lambda _body, _number: verdict(reason="nan_loss", lines=[{"number": 2, "text": text}])
-    number = fail("gpt")
+    number = fail_with(client, "gpt", LINES)
     assert ask()
     after = shown(client, number)
     assert after["reason"] == "unknown" and last_rungs(after)[-2:] == [("llm", None), ("unknown", "unknown")]
@@ -126,25 +94,27 @@ def test_an_answer_that_quotes_what_is_not_stored_is_thrown_away(
 
 @pytest.mark.parametrize("reply", [None, (500, "{}"), (200, "no json"), completion("[]"), completion(None)])
 def test_a_broken_endpoint_is_a_rung_that_abstains(
-    client: TestClient, fail: Fail, ask: Ask, endpoint: ScriptedEndpoint, reply: tuple[int, str] | None
+    client: TestClient, ask: Ask, endpoint: ScriptedEndpoint, reply: tuple[int, str] | None
 ) -> None:
     endpoint.script = lambda _body, _number: reply
-    number = fail("gpt")
+    number = fail_with(client, "gpt", LINES)
     assert ask()
     assert shown(client, number)["reason"] == "unknown" and last_rungs(shown(client, number))[-2:-1] == [("llm", None)]
 
 
-def test_an_established_verdict_is_never_put_to_the_model(fail: Fail, ask: Ask, endpoint: ScriptedEndpoint) -> None:
-    fail("gpt", "nan_loss")
+def test_an_established_verdict_is_never_put_to_the_model(client: TestClient, ask: Ask, endpoint: ScriptedEndpoint) -> None:
+    fail_with(client, "gpt", LINES, "nan_loss")
     assert not ask() and not endpoint.requests
 
 
-def test_a_spent_day_stays_spent_after_a_restart(service: Service, fail: Fail, ask: Ask, endpoint: ScriptedEndpoint) -> None:
+def test_a_spent_day_stays_spent_after_a_restart(
+    client: TestClient, service: Service, ask: Ask, endpoint: ScriptedEndpoint
+) -> None:
     endpoint.script = lambda _body, _number: verdict()
-    fail("gpt")
+    fail_with(client, "gpt", LINES)
     assert ask()
     asked = len(endpoint.requests)
-    fail("other")
+    fail_with(client, "other", LINES)
     again = opinions_of(service, endpoint.base_url, llm_tokens_per_day=300, llm_price_in=10.0)
     again.memories.work()
     assert not again.work() and len(endpoint.requests) == asked
@@ -162,8 +132,6 @@ def test_readyz_says_that_no_model_is_asked_and_why(client: TestClient, service:
 def test_the_service_ends_at_once_while_the_model_thinks(
     settings: Settings, pool: MatcherPool, endpoint: ScriptedEndpoint
 ) -> None:
-    import threading
-
     asked, answer = threading.Event(), threading.Event()
 
     def think(_body: dict[str, Any], _number: int) -> Any:
@@ -175,7 +143,7 @@ def test_the_service_ends_at_once_while_the_model_thinks(
     named = settings.model_copy(update={"llm_base_url": endpoint.base_url, "llm_model": "scripted"})
     try:
         with TestClient(create_app(named, shared_pool=pool), base_url="http://localhost", client=("127.0.0.1", 5)) as client:
-            fail.__wrapped__(client, client.app.state.pitstop)("gpt")  # type: ignore[attr-defined]
+            fail_with(client, "gpt", LINES)
             assert asked.wait(20)
             assert client.get("/readyz").json()["model"]["on"] is True
     finally:

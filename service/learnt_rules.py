@@ -1,0 +1,60 @@
+"""What is in use of the learnt rules, brought to the matcher processes of this replica whenever it changes on any."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from anyio import to_thread
+from sqlalchemy.exc import SQLAlchemyError
+
+from rules.matcher import Matcher
+from rules.pack import PackError, Rule, RuleRole
+from service.candidates import CandidateState, in_state, rule_of
+from service.ingest.matching import MatcherPool
+from service.store import Store
+
+__all__ = ["LearntRules"]
+
+log = logging.getLogger("pitstop.learning")
+
+LOOK_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class LearntRules:
+    """Every replica has one: the database says which rules are in use."""
+
+    store: Store
+    pool: MatcherPool
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        """Until `close`."""
+        while not self._stopping.is_set():
+            try:
+                await to_thread.run_sync(self.refresh)
+            except SQLAlchemyError as error:
+                log.warning("learnt rules cannot be read: %s", str(error).splitlines()[0])
+            try:
+                await asyncio.wait_for(self._stopping.wait(), LOOK_SECONDS)
+            except TimeoutError:
+                continue
+
+    def close(self) -> None:
+        self._stopping.set()
+
+    def refresh(self) -> tuple[Rule, ...]:
+        """The rules in use, as the pool has them from its next task on."""
+        with self.store.reading() as session:
+            rules = tuple(rule_of(row) for row in in_state(session, CandidateState.ACTIVE) if row.role != RuleRole.ROUTINE)
+        if rules != self.pool.learnt:
+            try:
+                Matcher(rules)
+            except PackError as error:
+                # The gate let it through, so another version of the engine did: without it is better than not at all.
+                log.error("learnt rules cannot be compiled and are not used: %s", error)
+                rules = ()
+            self.pool.learn(rules)
+        return rules
