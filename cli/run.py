@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from cli.main import UsageError
+from node.formation import NodeBounds, parse_bounds
 from node.launch import LaunchError
 from node.launch import launch as launch_job
 from node.rank_group import Launch
@@ -52,11 +53,34 @@ def default_job(command: list[str]) -> str:
     return f"{Path(word).stem}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}"
 
 
+def bounds_of(nnodes: str) -> NodeBounds:
+    """Raises UsageError."""
+    try:
+        return parse_bounds(nnodes)
+    except ValueError:
+        raise UsageError(f"--nnodes {nnodes!r} is neither a number of nodes nor MIN:MAX") from None
+
+
+def rendezvous_of(text: str | None, bounds: NodeBounds) -> tuple[str, int] | None:
+    """Raises UsageError where a job on several nodes has none, or it is no address."""
+    if text is None:
+        if bounds.most > 1:
+            raise UsageError("a job on several nodes needs --rendezvous HOST:PORT, the same on each: a port of the first one")
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"--rendezvous {text!r} is no HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
 @app.command()
 def run(
     command: Annotated[list[str], typer.Argument(help="the training command, after --", metavar="-- COMMAND...")],
     job: Annotated[str | None, typer.Option(help="name of the job; starting it again takes its ranks over")] = None,
     ranks: Annotated[int, typer.Option(min=1, help="processes to start on this node")] = 1,
+    nnodes: Annotated[str, typer.Option(help="nodes of the job: N, or MIN:MAX; one pitstop run on each")] = "1",
+    rendezvous: Annotated[str | None, typer.Option(help="HOST:PORT of the node that leads; for --nnodes above 1")] = None,
+    node_rank: Annotated[int | None, typer.Option(min=0, help="this node's place among the others; 0 leads")] = None,
     max_restarts: Annotated[int, typer.Option(min=0, help="restarts without a service that decides")] = 3,
     service: Annotated[str, typer.Option(envvar="PITSTOP_SERVICE", help="address of pitstop serve")] = DEFAULT_SERVICE,
     token_file: Annotated[Path | None, typer.Option(envvar="PITSTOP_TOKEN_FILE", help="file with the token")] = None,
@@ -72,6 +96,9 @@ def run(
     if ranks > 1 and starts_ranks_itself(command):
         raise UsageError(f"{command[0]} starts the ranks itself: give their number to it, not to --ranks")
     address, token = service_clients(service, token_file)
+    bounds = bounds_of(nnodes)
+    if bounds.most > 1 and starts_ranks_itself(command):
+        raise UsageError(f"{command[0]} finds its other nodes itself: give --nnodes to it, and start pitstop run on each node")
     request = Launch(
         job=job or default_job(command),
         command=tuple(command),
@@ -79,6 +106,9 @@ def run(
         max_restarts=max_restarts,
         node=node or socket.gethostname(),
         python=job_interpreter(python, command, os.environ.get("PATH")),
+        bounds=bounds,
+        rendezvous=rendezvous_of(rendezvous, bounds),
+        order=node_rank,
     )
     try:
         status = launch_job(request, data_directory(data_dir), lambda: ServiceClient(address, token), time.time())

@@ -1,17 +1,18 @@
-"""The agent of `pitstop run`: starts the ranks of one job on this node, cares for them, takes them over from a dead agent."""
+"""The agent that keeps a job's generation: cares for all its ranks, on this node and through the agents of the others.
+
+Of a job on one node it is the only agent. It starts the ranks, takes them over from a dead agent, and obeys commands.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import queue
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from detectors.statistics.judgement import Finding, Judgement
+from detectors.supervisor import RankExit
 from node.care import step
 from node.care_states import (
     Action,
@@ -19,8 +20,9 @@ from node.care_states import (
     End,
     Event,
     Exited,
-    Interrupted,
+    Formed,
     KillRanks,
+    NotFormed,
     Noticed,
     Phase,
     PostFailure,
@@ -28,45 +30,69 @@ from node.care_states import (
     Raised,
     Report,
     Respawn,
+    Returned,
     Spawned,
     Tick,
 )
+from node.crew import Crew
+from node.formation import Formation, Member, choose_members
 from node.job_state import JobFolder, JobState
+from node.keeper_client import KeeperError
 from node.link import ServiceLink
-from node.log_shipping import LogShipping, notice_log
+from node.local_ranks import LocalRanks
+from node.log_shipping import LogShipping
 from node.monitors import RankReading
-from node.rank_group import Launch, RankGroup
+from node.rank_group import Launch
+from node.ranks import StoreAddress
 from node.reports import attempt_document, end_document, failure_document, heartbeat_document, notice_document
-from node.watch import Watch
 
-__all__ = ["Agent", "pass_signals_to"]
+__all__ = ["TICK_SECONDS", "TOLD", "Agent"]
 
 TICK_SECONDS = 0.1
-SHIP_SECONDS = 0.25
-# A rank that writes a flood is caught up with, but not at the cost of looking at the others.
-SHIP_BATCHES = 4
 FINISH_SECONDS = 5.0
 # What stops a job from getting anywhere is told as a failure; anything else is a line among the others.
 TOLD = frozenset((Finding.HANG, Finding.NOT_FINITE))
+UNREACHABLE = "node_unreachable"
+# As torchrun: a rendezvous that the bounds allow waits for latecomers; one without enough nodes is given up in the end.
+LAST_CALL_SECONDS = 30.0
+JOIN_SECONDS = 600.0
+# A node that came back waits for the next finished checkpoint, or this long where none is told of.
+RETURN_SECONDS = 30.0
 
 
 class Agent:
-    """Composes rank group, tails, watch and the link to the service around `care.step`. One thread, one queue of events."""
+    """Composes local ranks, crew and the link to the service around `care.step`. One thread, one queue of events."""
 
     def __init__(
-        self, launch: Launch, folder: JobFolder, state: JobState, shipping: LogShipping, say: Callable[[str], None]
+        self,
+        launch: Launch,
+        folder: JobFolder,
+        state: JobState,
+        shipping: LogShipping,
+        say: Callable[[str], None],
+        crew: Crew | None = None,
+        own: Member | None = None,
     ) -> None:
+        """`crew` and `own` (this node as a member): of a job on several nodes."""
         self._launch = launch
         self._folder = folder
         self._state = state
-        self._shipping = shipping
         self._say = say
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._group = RankGroup(
-            launch, folder, state.placement, lambda item: self.put(Exited(item)), lambda item: self.put(Raised(item)), say
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._local = LocalRanks(
+            launch,
+            folder,
+            state.placement,
+            shipping,
+            say,
+            lambda item: self.put(Exited(item)),
+            lambda item: self.put(Raised(item)),
         )
-        self._watch = Watch({})
-        self._shipped_at = 0.0
+        self._crew = crew
+        self._own = own or Member(launch.node, launch.ranks, launch.host)
+        self._forming: tuple[Respawn, float] | None = None
+        self._starting: Formation | None = None
+        self._returning: dict[str, tuple[float, int | None]] = {}
         self.link: ServiceLink | None = None
         self._seen: tuple[Care, Mapping[int, RankReading]] | None = None
 
@@ -74,28 +100,37 @@ class Agent:
         """Tell the agent of something; from any thread, and from a signal handler."""
         self._events.put(event)
 
+    def wake(self) -> None:
+        """Somebody of the crew came or went."""
+        self._events.put(None)
+
     def heartbeat(self) -> Mapping[str, Any] | None:
         """What the last look saw; for the link's thread. None before the first one."""
         seen = self._seen
-        return None if seen is None else heartbeat_document(self._launch.node, *seen, time.monotonic())
+        if seen is None:
+            return None
+        return heartbeat_document(self._launch.node, *seen, time.monotonic(), self._crew.gone() if self._crew else ())
 
     def run(self, taken_over: bool) -> int:
         """Care for the job until it ends; the exit status of `pitstop run`. Raises KeeperError where nothing can be started."""
         if taken_over:
             self._take_over()
         else:
-            self._start(Respawn(self._state.care.generation, "start"))
+            self._form(Respawn(self._state.care.generation, "start"))
         status: int | None = None
         next_tick = time.monotonic()
         while status is None:
-            event: Event
+            event: Event | None
             try:
                 event = self._events.get(timeout=max(0.0, next_tick - time.monotonic()))
             except queue.Empty:
                 event = Tick()
                 next_tick = time.monotonic() + TICK_SECONDS
                 self._look()
-            status = self._handle(event)
+            if event is None:
+                status = self._crew_changed()
+            else:
+                status = self._handle(event)
         return self._finish(status)
 
     def _handle(self, event: Event) -> int | None:
@@ -119,18 +154,18 @@ class Agent:
         care = self._state.care
         match action:
             case KillRanks(number=number):
-                self._group.signal(care.running, number)
+                self._kill(number)
             case Respawn():
                 self._say(f"starting generation {action.generation} ({action.cause})")
-                self._start(action)
+                return self._form(action)
             case PostFailure(exits=exits):
-                self._post(failure_document(self._launch.job, self._launch.node, care, exits, self._group.readings()))
+                self._post(failure_document(self._launch.job, self._node_of, care, exits, *self._reach(), self._gone()))
             case PostNotice(rank=rank, why=why, key=key):
-                self._post(notice_document(self._launch.job, self._launch.node, care, rank, why, key, self._group.readings()))
+                self._post(notice_document(self._launch.job, self._node_of, care, rank, why, key, *self._reach(), self._gone()))
             case Report(command_id=number, status=result, detail=detail):
                 self._say(f"command {number}: {result}: {detail}")
                 if self.link is not None:
-                    ranks = [{"rank": rank, "pid": process.pid} for rank, process in self._group.processes.items()]
+                    ranks = [{"rank": rank, "pid": process.pid} for rank, process in self._local.group.processes.items()]
                     document = {"status": result, "generation": care.generation, "detail": detail, "ranks": ranks}
                     self.link.report_result(number, document)
             case End(status=exit_status, why=why):
@@ -138,48 +173,135 @@ class Agent:
                 return exit_status
         return None
 
+    def _kill(self, number: int) -> None:
+        care = self._state.care
+        self._local.group.signal(care.running & self._local.ranks, number)
+        if self._crew is None:
+            return
+        out_of_reach = self._crew.signal(care.running - self._local.ranks, number)
+        for rank in sorted(out_of_reach):
+            # Correctness does not depend on it: the next generation has a store that this one does not know.
+            self.put(Exited(RankExit(rank, care.generation, None, number, time.time(), by_us=True)))
+
+    def _node_of(self, rank: int | None) -> str:
+        formation = self._state.formation
+        return self._launch.node if formation is None or rank is None else formation.node_of(rank)
+
+    def _gone(self) -> list[dict[str, Any]]:
+        gone = self._crew.gone() if self._crew else ()
+        return [{"node": item.node, "since": item.since, "why": item.why} for item in gone]
+
+    def _reach(self) -> tuple[int | None, int | None]:
+        """(the last step, the newest checkpoint that every rank has finished), as far as is known."""
+        readings = self._local.readings().values()
+        steps = [reading.step for reading in readings if reading.step is not None]
+        saved: list[int | None] = [None if it.progress is None else it.progress.checkpointed for it in readings]
+        if self._crew is not None:
+            more, others = self._crew.steps()
+            steps += more
+            saved += others
+        known = [step for step in saved if step is not None and step >= 0]
+        return max(steps, default=None), min(known) if known and len(known) == len(saved) else None
+
     def _post(self, document: Mapping[str, Any]) -> None:
         """Report a failure, the lines that the ranks had written before it."""
-        self._shipping.refresh()
-        with contextlib.suppress(OSError):
-            self._shipping.flush((item.generation, item.rank) for item in self._state.care.exits)
+        self._local.flush(self._state.care.exits)
         if self.link is not None:
-            self.link.report_failure(document, self._shipping.last_batch)
+            self.link.report_failure(document, self._local.shipping.last_batch)
 
     def _save(self) -> None:
-        self._state = replace(self._state, placement=self._group.placement)
+        self._state = replace(self._state, placement=self._local.group.placement)
         try:
             self._folder.save(self._state)
         except OSError as problem:
             self._say(f"the job's state cannot be written, and would be lost with this agent: {problem}")
 
-    def _start(self, action: Respawn) -> None:
-        self._group.connect_keeper()
+    def _form(self, action: Respawn) -> int | None:
+        """Begin to look for the nodes of the next generation."""
+        self._forming = action, time.monotonic()
+        self._starting = None
+        return self._crew_changed()
+
+    def _crew_changed(self) -> int | None:
+        if self._forming is not None:
+            action, since = self._forming
+            members = self._members(action, time.monotonic() - since >= LAST_CALL_SECONDS)
+            if members is not None:
+                self._forming = None
+                return self._start(action, Formation(action.generation, members))
+            if time.monotonic() - since >= JOIN_SECONDS:
+                self._forming = None
+                return self._handle(NotFormed(action.generation, f"too few nodes came within {JOIN_SECONDS:.0f} s"))
+        elif self._starting is not None:
+            return self._started()
+        return None
+
+    def _members(self, action: Respawn, waited: bool) -> tuple[Member, ...] | None:
+        if self._crew is None:
+            return (self._own,)
+        formation = self._state.formation
+        return choose_members(
+            {**self._crew.present(), self._own.node: self._own},
+            self._own.node,
+            self._launch.bounds,
+            wanted=action.nodes,
+            previous=formation.nodes if formation is not None else (),
+            waited=waited,
+        )
+
+    def _start(self, action: Respawn, formation: Formation) -> int | None:
+        self._state = replace(self._state, formation=formation)
+        status = self._handle(Formed(formation.generation, formation.world))
+        self._local.group.connect_keeper()
         self._save()
-        self._group.start(action.generation, action.resume)
-        self._state = replace(self._state, placement=self._group.placement)
-        self._watch = Watch(self._group.processes)
-        self._shipping.refresh()
+        try:
+            self._local.start(action.generation, action.resume, formation.place(self._own.node))
+        except KeeperError as problem:
+            if self._crew is not None:
+                self._crew.end(1, str(problem))
+            raise
+        placement = self._local.group.placement
+        self._state = replace(self._state, placement=placement)
+        if self._crew is not None:
+            address = StoreAddress(placement.store_host, placement.store_port, placement.store_served)
+            self._crew.start(formation, self._own.node, address, action.resume)
+        self._starting = formation
+        self._report_attempt(action.cause)
+        return status if status is not None else self._started()
+
+    def _started(self) -> int | None:
+        formation = self._starting
+        if formation is None or (self._crew is not None and not self._crew.all_started(formation, self._own.node)):
+            return None
+        self._starting = None
+        if self._crew is not None:
+            # Once more, with the processes of the other nodes.
+            self._report_attempt(self._state.care.cause)
+        return self._handle(Spawned(formation.generation))
+
+    def _report_attempt(self, cause: str) -> None:
+        if self.link is None:
+            return
         command = self._state.care.command
-        directive = command.args.get("directive_id") if command is not None and action.cause == "restart" else None
-        if self.link is not None:
-            document = attempt_document(
-                self._launch.node, self._state, action.cause, directive if isinstance(directive, str) else None
-            )
-            self.link.report_attempt(document)
-        self.put(Spawned(action.generation))
+        directive = command.args.get("directive_id") if command is not None and cause == "restart" else None
+        others = self._crew.processes() if self._crew is not None else []
+        told = directive if isinstance(directive, str) else None
+        self.link.report_attempt(attempt_document(self._launch.node, self._state, cause, told, others))
 
     def _take_over(self) -> None:
         """Find the ranks of the agent that died, and what happened to them since."""
         care = self._state.care
-        alive = self._group.find(care.running)
+        if self._crew is not None:
+            self._crew.expect(self._state.formation, self._own.node, care.generation)
+        alive = self._local.group.find(care.running)
         if care.phase in (Phase.STARTING, Phase.RESTARTING):
             # Nobody knows how far it had come: all of it again, under a generation that nobody used.
-            self._group.kill_all()
-            everyone = frozenset(range(care.ranks))
-            care = replace(care, phase=Phase.STARTING, generation=care.generation + 1, running=everyone, exits=())
+            self._local.group.kill_all()
+            nodes = care.nodes
+            care = replace(care, phase=Phase.STARTING, generation=care.generation + 1, running=frozenset(), exits=())
+            care = replace(care, raised=(), formed=False, nodes=())
             self._state = replace(self._state, care=care)
-            self._start(Respawn(care.generation, care.cause, care.resume))
+            self._form(Respawn(care.generation, care.cause, care.resume, nodes))
             return
         now = time.monotonic()
         if care.phase is Phase.FAILED:
@@ -187,67 +309,70 @@ class Agent:
             self._state = replace(self._state, care=replace(care, failed_at=now, last_exit_at=now, posted=False))
         if care.phase is Phase.STOPPING:
             self._state = replace(self._state, care=replace(care, kill_at=now))
-        self._watch = Watch(self._group.processes)
+        self._local.attend()
         self._say(f"took over {alive} of {care.ranks} ranks, generation {care.generation}")
-        if self.link is not None:
-            self.link.report_attempt(attempt_document(self._launch.node, self._state, "takeover", None))
+        self._report_attempt("takeover")
 
     def _look(self) -> None:
-        """What nobody tells us of: log lines, monitors, and the end of a rank whose keeper died."""
+        """What nobody tells us of: log lines, monitors, nodes that came back, and the end of a rank whose keeper died."""
         now = time.monotonic()
         care = self._state.care
-        if now - self._shipped_at >= SHIP_SECONDS:
-            self._shipped_at = now
-            with contextlib.suppress(OSError):
-                ended = [(item.generation, item.rank) for item in care.exits]
-                for _ in range(SHIP_BATCHES):
-                    if not self._shipping.ship(ended):
-                        break
-        readings = self._group.readings()
+        self._local.ship(care.exits, now)
+        readings = self._local.readings()
         self._seen = care, readings
         if care.phase is not Phase.STARTING:
-            self._group.look(care.running, now)
-        if self._group.placement.host != self._state.placement.host:
+            self._local.group.look(care.running, now)
+        if self._local.group.placement.host != self._state.placement.host:
             self._save()
         if care.phase is Phase.RUNNING:
             self._judge(readings, now)
+            self._look_for_returned(now)
+        elif self._forming is not None:
+            self.wake()
 
     def _judge(self, readings: Mapping[int, RankReading], now: float) -> None:
-        for judgement in self._watch.look(readings, self._state.care.running, now):
-            self._note(judgement)
+        for judgement in self._local.judge(readings, self._state.care.running, self._state.care.generation, now):
+            gone = self._crew.gone() if self._crew is not None else ()
             if judgement.finding in TOLD and judgement.firm:
                 self.put(Noticed(judgement.finding.value, judgement.rank, judgement.why))
+            elif judgement.finding is Finding.HANG and gone:
+                self.put(
+                    Noticed(UNREACHABLE, None, unreachable_sentence(gone[0].node, self._launch.node, gone[0].why, judgement))
+                )
 
-    def _note(self, judgement: Judgement) -> None:
-        """Say it, and write it where the ranks' lines are shipped from."""
-        word = judgement.finding.value.replace("_", " ")
-        text = f"pitstop monitor: {word}{'' if judgement.firm else ' (suspected)'}: {judgement.why}"
-        self._say(text.removeprefix("pitstop monitor: "))
-        path = Path(notice_log(self._folder.logs, self._state.care.generation))
-        with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as target:
-            target.write(text + "\n")
-        self._shipping.refresh()
+    def _look_for_returned(self, now: float) -> None:
+        """Nodes that could carry ranks again are taken in when a checkpoint has just been finished: little is done twice."""
+        formation, crew = self._state.formation, self._crew
+        if crew is None or formation is None or len(formation.members) >= self._launch.bounds.most:
+            return
+        _, saved = self._reach()
+        waiting = crew.waiting()
+        self._returning = {node: seen for node, seen in self._returning.items() if node in waiting}
+        for node in waiting:
+            since, before = self._returning.setdefault(node, (now, saved))
+            if (saved is not None and saved != before) or now - since >= RETURN_SECONDS:
+                self.put(Returned(tuple(waiting)))
+                self._returning.clear()
+                return
 
     def _finish(self, status: int) -> int:
         """Everything that belongs to the job goes; what it said is delivered as far as the service takes it."""
         care = self._state.care
-        readings = self._group.readings()
-        self._group.finish()
-        self._shipping.refresh()
-        with contextlib.suppress(OSError):
-            self._shipping.flush((generation, rank) for generation in range(care.generation + 1) for rank in range(care.ranks))
+        readings = self._local.readings()
+        if self._crew is not None:
+            self._crew.end(status, care.why)
+        self._local.finish(care.generation)
         if self.link is not None:
             self.link.report_end(end_document(self._launch.node, care, readings, status, time.monotonic()))
             if not self.link.finish(FINISH_SECONDS):
                 self._say("not everything reached the service; the next run of this job sends the rest")
-        self._group.close()
+        self._local.group.close()
+        if self._crew is not None:
+            self._crew.close()
         self._state = replace(self._state, exit_status=status)
         self._save()
         return status
 
 
-def pass_signals_to(agent: Agent) -> None:
-    """SIGTERM and SIGINT reach the ranks through the agent; SIGHUP only means that our terminal is gone."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _frame: agent.put(Interrupted(received)))
-    signal.signal(signal.SIGHUP, lambda *_: None)
+def unreachable_sentence(node: str, own: str, why: str, judgement: Judgement) -> str:
+    return f"node {node} cannot be reached from {own} ({why}), and its peers get nowhere: {judgement.why}"

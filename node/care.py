@@ -23,9 +23,11 @@ from node.care_states import (
     End,
     Event,
     Exited,
+    Formed,
     Heard,
     Interrupted,
     KillRanks,
+    NotFormed,
     Noticed,
     Phase,
     PostFailure,
@@ -33,6 +35,7 @@ from node.care_states import (
     Raised,
     Report,
     Respawn,
+    Returned,
     Spawned,
     Tick,
 )
@@ -48,6 +51,8 @@ SETTLE_AT_MOST_SECONDS = 1.0
 TERM_SECONDS = 5.0
 INTERRUPT_SECONDS = 30.0
 MAX_DELAY_SECONDS = 3600.0
+# The cause of a generation that was begun for a node that came back.
+RETURN = "return"
 
 
 def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]]:
@@ -66,6 +71,8 @@ def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]
                 accepted_at=now if accepted and care.accepted_at is None else care.accepted_at,
                 needs_approval=approval if accepted else care.needs_approval,
             ), ()
+        case Interrupted(once=True) if care.interrupted:
+            return care, ()
         case Interrupted(number=number):
             return on_interrupt(care, number, now)
         case Noticed(kind=kind, rank=rank, why=why):
@@ -74,6 +81,16 @@ def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]
             return replace(care, noticed=care.noticed | {kind}), (PostNotice(rank, why, kind),)
         case Raised(exit=item):
             return on_raised(care, item, now)
+        case Formed(generation=generation, ranks=ranks):
+            if care.phase is not Phase.STARTING or generation != care.generation:
+                return care, ()
+            return replace(care, formed=True, ranks=ranks, running=frozenset(range(ranks))), ()
+        case NotFormed(generation=generation, why=why):
+            if care.phase is not Phase.STARTING or care.formed or generation != care.generation:
+                return care, ()
+            return end(care, 1, why)
+        case Returned(nodes=nodes):
+            return on_returned(care, nodes, now)
         case Spawned(generation=generation):
             return on_spawned(care, generation, now)
         case Tick():
@@ -133,12 +150,15 @@ def end(care: Care, status: int, why: str) -> tuple[Care, tuple[Action, ...]]:
 
 def respawn(care: Care) -> tuple[Care, tuple[Action, ...]]:
     generation = care.next_generation if care.next_generation is not None else care.generation + 1
+    respawn = Respawn(generation, care.cause, care.resume, care.nodes)
     care = replace(
         care,
         phase=Phase.STARTING,
         generation=generation,
-        restarts=care.restarts + 1,
-        running=frozenset(range(care.ranks)),
+        restarts=care.restarts + (care.cause != RETURN),
+        running=frozenset(),
+        formed=False,
+        nodes=(),
         exits=(),
         raised=(),
         failed_at=None,
@@ -152,11 +172,20 @@ def respawn(care: Care) -> tuple[Care, tuple[Action, ...]]:
         respawn_at=None,
         next_generation=None,
     )
-    return care, (Respawn(generation, care.cause, care.resume),)
+    return care, (respawn,)
+
+
+def on_returned(care: Care, nodes: tuple[str, ...], now: float) -> tuple[Care, tuple[Action, ...]]:
+    """Go on in the larger formation: by itself, as an elastic launcher does, and at no cost of a restart."""
+    if care.phase is not Phase.RUNNING:
+        return care, ()
+    why = f"{', '.join(nodes)} can carry ranks again"
+    care = replace(care, phase=Phase.RESTARTING, cause=RETURN, next_generation=care.generation + 1, resume={}, why=why)
+    return end_ranks(care, now, signal.SIGKILL)
 
 
 def on_spawned(care: Care, generation: int, now: float) -> tuple[Care, tuple[Action, ...]]:
-    if care.phase is not Phase.STARTING or generation != care.generation:
+    if care.phase is not Phase.STARTING or not care.formed or generation != care.generation:
         return care, ()
     if care.interrupted:
         return end_ranks(replace(care, phase=Phase.STOPPING), now, signal.SIGTERM)
@@ -180,27 +209,45 @@ def on_command(care: Care, command: Command, wall_time: float, now: float) -> tu
 
     if command.deadline is not None and wall_time > command.deadline:
         return answered("expired", "the deadline passed before the command arrived")
-    if care.command is not None or care.phase in (Phase.STARTING, Phase.RESTARTING, Phase.STOPPING):
+    forming = care.phase is Phase.STARTING and not care.formed
+    if not forming and (care.command is not None or care.phase in (Phase.STARTING, Phase.RESTARTING, Phase.STOPPING)):
         return answered("refused", f"the agent is {care.phase.value} already, generation {care.generation}")
     if command.kind == "restart_ranks":
         if command.generation <= care.generation:
             return answered("refused", f"generation {command.generation} is not above the present one, {care.generation}")
+        care, overtaken = overtake(care, command)
         care = replace(
             care,
             phase=Phase.RESTARTING,
             command=command,
+            nodes=names_in(command.args.get("nodes")),
             next_generation=command.generation,
             cause="restart",
             resume=known_values(command.args.get("resume")),
             delay_seconds=delay_of(command.args.get("delay_seconds")),
         )
-        return end_ranks(care, now, signal.SIGKILL)
+        care, actions = end_ranks(care, now, signal.SIGKILL)
+        return care, (*overtaken, *actions)
     if command.kind == "stop_ranks":
         if command.generation < care.generation:
             return answered("refused", f"generation {command.generation} is over; the present one is {care.generation}")
         why = str(command.args.get("why") or "the service said stop")
-        return end_ranks(replace(care, phase=Phase.STOPPING, command=command, why=why), now, signal.SIGTERM)
+        care, overtaken = overtake(care, command)
+        care, actions = end_ranks(replace(care, phase=Phase.STOPPING, command=command, why=why), now, signal.SIGTERM)
+        return care, (*overtaken, *actions)
     return answered("refused", f"this agent does not do {command.kind}")
+
+
+def overtake(care: Care, command: Command) -> tuple[Care, tuple[Action, ...]]:
+    """Give up a command whose nodes have not come yet, for the one that followed it."""
+    if care.command is None:
+        return care, ()
+    report = Report(care.command.id, "failed", f"not all of its nodes came before command {command.id} did")
+    return replace(care, command=None, done={**care.done, care.command.id: "failed"}), (report,)
+
+
+def names_in(value: object) -> tuple[str, ...]:
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list | tuple) else ()
 
 
 def known_values(resume: object) -> Mapping[str, Any]:
@@ -226,7 +273,7 @@ def on_interrupt(care: Care, number: int, now: float) -> tuple[Care, tuple[Actio
     if care.interrupted:
         return replace(care, kill_at=now + SETTLE_AT_MOST_SECONDS), (KillRanks(signal.SIGKILL),)
     care = replace(care, interrupted=True, why=f"{name} was passed on to the ranks")
-    if care.phase is Phase.STARTING:
+    if care.phase is Phase.STARTING and care.formed:
         return care, ()
     care = replace(care, phase=Phase.STOPPING, kill_at=now + INTERRUPT_SECONDS)
     if not care.running:
@@ -255,7 +302,7 @@ def on_tick(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
 
 
 def act_alone(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
-    """What a launcher without Pitstop does."""
+    """What a launcher without Pitstop does, with the nodes that there are."""
     first = first_failure(care.failures)
     cause = f"rank {first.rank} failed ({first.description})" if first else care.why
     if care.restarts < care.max_restarts:

@@ -17,9 +17,11 @@ __all__ = [
     "End",
     "Event",
     "Exited",
+    "Formed",
     "Heard",
     "Interrupted",
     "KillRanks",
+    "NotFormed",
     "Noticed",
     "Phase",
     "PostFailure",
@@ -27,6 +29,7 @@ __all__ = [
     "Raised",
     "Report",
     "Respawn",
+    "Returned",
     "Spawned",
     "Tick",
 ]
@@ -58,12 +61,15 @@ class Command:
 class Care:
     """Where the job stands. Times are of the monotonic clock that `step` is given.
 
-    `raised`: ranks that run still, but told of the exception that is about to end them.
+    `raised`: ranks that run still, but told of the exception that is about to end them. `formed`: who carries the present
+    generation is settled; before that no rank of it runs. `nodes`: those that a command wants for the next one, else empty.
     """
 
     phase: Phase
     ranks: int
     generation: int = 0
+    formed: bool = False
+    nodes: tuple[str, ...] = ()
     restarts: int = 0
     max_restarts: int = 3
     running: frozenset[int] = frozenset()
@@ -125,9 +131,10 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The user or the scheduler sent us this signal."""
+    """The user or the scheduler sent us this signal. `once`: one that another node passed on, which never means "at once"."""
 
     number: int
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +154,29 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
+class Formed:
+    """The nodes that carry `generation` are there; they start `ranks` ranks now."""
+
+    generation: int
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotFormed:
+    """Too few nodes came for `generation`, for as long as is worth waiting."""
+
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Nodes wait to carry ranks again, and a checkpoint has just been finished."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Spawned:
     """All ranks of `generation` were started."""
 
@@ -158,7 +188,7 @@ class Tick:
     pass
 
 
-Event = Exited | CommandArrived | Heard | Interrupted | Noticed | Raised | Spawned | Tick
+Event = Exited | CommandArrived | Formed | Heard | Interrupted | NotFormed | Noticed | Raised | Returned | Spawned | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +200,12 @@ class KillRanks:
 
 @dataclass(frozen=True, slots=True)
 class Respawn:
-    """Open a store for `generation` and start all ranks under it."""
+    """Find the nodes for `generation`, open a store for it and start all ranks under it. `nodes`: as in Care."""
 
     generation: int
     cause: str
     resume: Mapping[str, Any] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from typing import Any
 from detectors.processes import ProcessId
 from detectors.supervisor import RankExit
 from node.care_states import Care, Command, Phase
+from node.formation import Formation, Member
 
 __all__ = ["JobBusyError", "JobFolder", "JobState", "Placement", "RankProcess", "write_atomically"]
 
-VERSION = 1
+VERSION = 2
 
 
 class JobBusyError(Exception):
@@ -46,11 +47,15 @@ class Placement:
     host: ProcessId | None = None
     store_host: str = ""
     store_port: int = 0
+    store_served: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """`after`: the id of the last command row that was read. `boot_id`: the processes are those of this boot."""
+    """`after`: the id of the last command row that was read. `boot_id`: the processes are those of this boot.
+
+    `formation`: of the present generation, None before the first; `leads`: whether this node's agent keeps the generation.
+    """
 
     job: str
     command: tuple[str, ...]
@@ -60,6 +65,8 @@ class JobState:
     placement: Placement = Placement()
     after: int = 0
     exit_status: int | None = None
+    formation: Formation | None = None
+    leads: bool = True
 
 
 def write_atomically(path: Path, content: bytes, durable: bool = True) -> None:
@@ -153,6 +160,7 @@ def decode_state(document: Mapping[str, Any]) -> JobState:
     care["running"], care["noticed"] = frozenset(care["running"]), frozenset(care["noticed"])
     for name in ("exits", "raised"):
         care[name] = tuple(RankExit(**item) for item in care.get(name, ()))
+    care["nodes"] = tuple(care["nodes"])
     care["done"] = {int(key): value for key, value in care["done"].items()}
     care["command"] = None if command is None else Command(**command)
 
@@ -165,7 +173,15 @@ def decode_state(document: Mapping[str, Any]) -> JobState:
         placement=decode_placement(document["placement"]),
         after=document["after"],
         exit_status=document["exit_status"],
+        formation=decode_formation(document["formation"]),
+        leads=document["leads"],
     )
+
+
+def decode_formation(document: Mapping[str, Any] | None) -> Formation | None:
+    if document is None:
+        return None
+    return Formation(document["generation"], tuple(Member(**member) for member in document["members"]))
 
 
 def decode_placement(document: Mapping[str, Any]) -> Placement:
@@ -179,4 +195,5 @@ def decode_placement(document: Mapping[str, Any]) -> Placement:
         host=process(document.get("host")),
         store_host=document["store_host"],
         store_port=document["store_port"],
+        store_served=document["store_served"],
     )

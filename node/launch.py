@@ -6,14 +6,14 @@ import getpass
 import signal
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from node.agent import Agent, pass_signals_to
 from node.care_states import Care, Phase
+from node.job_on_node import JobOnNode, RendezvousError, pass_signals_to
 from node.job_state import JobBusyError, JobFolder, JobState
 from node.keeper_client import KeeperError
 from node.link import Identity, ServiceLink
@@ -48,13 +48,14 @@ def plan_start(previous: JobState | None, launch: Launch, boot: str, now: float)
     runs another command.
     """
     if previous is None:
-        running = frozenset(range(launch.ranks))
-        care = Care(Phase.STARTING, launch.ranks, max_restarts=launch.max_restarts, running=running)
+        care = Care(Phase.STARTING, launch.ranks, max_restarts=launch.max_restarts)
         return Start.FRESH, JobState(launch.job, launch.command, boot, now, care)
     if previous.boot_id == boot and previous.care.phase is not Phase.ENDED:
-        if previous.command != launch.command or previous.care.ranks != launch.ranks:
+        formation = previous.formation
+        ranks = previous.care.ranks if formation is None else len(formation.ranks_of(launch.node)) or launch.ranks
+        if previous.command != launch.command or ranks != launch.ranks:
             raise LaunchError(
-                f"job {launch.job} was left running as {previous.care.ranks} ranks of {' '.join(previous.command)!r}; "
+                f"job {launch.job} was left running as {ranks} ranks of {' '.join(previous.command)!r}; "
                 "start it with the same command to take it over, or choose another --job"
             )
         return Start.TAKEOVER, replace(previous, care=replace(previous.care, max_restarts=launch.max_restarts))
@@ -64,10 +65,13 @@ def plan_start(previous: JobState | None, launch: Launch, boot: str, now: float)
         launch.ranks,
         generation=generation,
         max_restarts=launch.max_restarts,
-        running=frozenset(range(launch.ranks)),
         done=previous.care.done,
     )
-    return Start.FRESH, JobState(launch.job, launch.command, boot, now, care, after=previous.after)
+    # A node that was down may find the others at work without it: it knows where they are.
+    formation = previous.formation if previous.care.phase is not Phase.ENDED else None
+    return Start.FRESH, JobState(
+        launch.job, launch.command, boot, now, care, after=previous.after, formation=formation, leads=previous.leads
+    )
 
 
 def identity_of(node: str) -> Identity:
@@ -100,23 +104,26 @@ def launch(request: Launch, data_directory: Path, new_client: Callable[[], Servi
 
 
 def registration_of(request: Launch) -> dict[str, Any]:
-    return registration_document(
-        request.job, request.command, request.ranks, request.node, request.max_restarts, getpass.getuser()
-    )
+    least, most = (request.ranks * nodes for nodes in (request.bounds.least, request.bounds.most))
+    return registration_document(request.job, request.command, most, request.node, request.max_restarts, getpass.getuser(), least)
 
 
-def above_known_generation(state: JobState, client: ServiceClient, registration: dict[str, Any]) -> JobState:
+def above_known_generation(state: JobState, known: Mapping[str, Any]) -> JobState:
     """A job that is new to this data directory may be old to the service, which would refuse its past generations."""
-    try:
-        known = client.register_job(registration)
-    except (ServiceUnavailable, Refused):
-        return state
-    finally:
-        client.close()
     generation = known.get("generation")
     if not isinstance(generation, int) or (generation == 0 and known.get("state") == "registered"):
         return state
     return replace(state, care=replace(state.care, generation=generation + 1))
+
+
+def ask_service(client: ServiceClient, registration: dict[str, Any]) -> Mapping[str, Any]:
+    """What the service knows of the job; nothing where it does not answer."""
+    try:
+        return client.register_job(registration)
+    except (ServiceUnavailable, Refused):
+        return {}
+    finally:
+        client.close()
 
 
 def launch_in(folder: JobFolder, request: Launch, new_client: Callable[[], ServiceClient] | None, now: float) -> int:
@@ -125,23 +132,16 @@ def launch_in(folder: JobFolder, request: Launch, new_client: Callable[[], Servi
         spool = Spool(folder.spool)
     except (OSError, ValueError) as problem:
         raise LaunchError(f"{problem}; move {folder.path} away to start this job anew") from None
-    if state.care.generation == 0 and kind is Start.FRESH and new_client is not None:
-        state = above_known_generation(state, new_client(), registration_of(request))
-    shipping = LogShipping(spool, request.job, request.node, folder.logs)
-    agent = Agent(request, folder, state, shipping, say)
+    known: Mapping[str, Any] = {}
+    if new_client is not None and (request.rendezvous is not None or (state.care.generation == 0 and kind is Start.FRESH)):
+        known = ask_service(new_client(), registration_of(request))
+    if state.care.generation == 0 and kind is Start.FRESH:
+        state = above_known_generation(state, known)
+    job = JobOnNode(request, folder, LogShipping(spool, request.job, request.node, folder.logs), say)
     if new_client is not None:
-        agent.link = ServiceLink(
-            new_client,
-            identity_of(request.node),
-            request.job,
-            registration_of(request),
-            spool,
-            agent.put,
-            say,
-            agent.heartbeat,
-            state.after,
-        )
-        agent.link.start()
+        identity, registration = identity_of(request.node), registration_of(request)
+        job.link = ServiceLink(new_client, identity, request.job, registration, spool, job.put, say, job.heartbeat, state.after)
+        job.link.start()
     # Lines of earlier starts were shown by the agents of their time.
     shown = {path: Position(path.stat().st_size) for path, _, _ in log_files(folder.logs)}
     if kind is Start.TAKEOVER:
@@ -149,10 +149,10 @@ def launch_in(folder: JobFolder, request: Launch, new_client: Callable[[], Servi
         shown |= {path: spool.positions.get(str(path), Position()) for path in current}
     echo = Echo(shown.items(), folder.logs, sys.stdout.fileno())
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    pass_signals_to(agent)
+    pass_signals_to(job)
     try:
-        return agent.run(taken_over=kind is Start.TAKEOVER)
-    except KeeperError as problem:
+        return job.run(state, kind is Start.TAKEOVER, known.get("generation"))
+    except (KeeperError, RendezvousError) as problem:
         raise LaunchError(str(problem)) from None
     finally:
         echo.finish(2.0)

@@ -31,9 +31,9 @@ class RankReading:
 NOTHING = RankReading(None, {}, False)
 
 
-def create_monitors(paths: Iterable[Path], generation: int) -> None:
-    """An empty file for each rank, in rank order. Raises OSError."""
-    for rank, path in enumerate(paths):
+def create_monitors(paths: Mapping[int, Path], generation: int) -> None:
+    """An empty file for each rank. Raises OSError."""
+    for rank, path in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         layout.create(str(path), rank, generation)
 

@@ -8,13 +8,14 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from detectors.processes import ProcessId, is_running
 from detectors.supervisor import RankExit
 from node.error_files import ErrorFiles, read_error
+from node.formation import NodeBounds, Place
 from node.hosting import Hosting
 from node.job_state import JobFolder, Placement, RankProcess
 from node.keeper_client import STORE_SOCKET, KeeperClient, KeeperError, open_store, recorded_exits, watch_ranks
@@ -39,7 +40,10 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What `pitstop run` was asked for. `python`: the job's interpreter, None where there is none."""
+    """What `pitstop run` was asked for. `ranks`: on this node; `python`: the job's interpreter, None where there is none.
+
+    `rendezvous`: where the agents of a job on several nodes find one another; None for a job on one.
+    """
 
     job: str
     command: tuple[str, ...]
@@ -48,6 +52,9 @@ class Launch:
     node: str
     python: str | None
     host: str = "127.0.0.1"
+    bounds: NodeBounds = field(default_factory=NodeBounds)
+    rendezvous: tuple[str, int] | None = None
+    order: int | None = None
 
 
 class RankGroup:
@@ -82,7 +89,7 @@ class RankGroup:
         return {item.rank: item.process for item in self.placement.processes}
 
     def readings(self) -> dict[int, RankReading]:
-        return {rank: self._monitors.read(rank) for rank in range(self._launch.ranks)}
+        return {item.rank: self._monitors.read(item.rank) for item in self.placement.processes}
 
     def connect_keeper(self) -> None:
         """A keeper to start ranks with: the one that runs, else a new one. Raises KeeperError."""
@@ -90,24 +97,24 @@ class RankGroup:
             self._keeper = KeeperClient.start(self._folder.path, self._record)
             self.placement = replace(self.placement, keeper=self._keeper.process)
 
-    def start(self, generation: int, resume: Mapping[str, Any]) -> None:
-        """Open a store for `generation` and start every rank. Raises KeeperError; no rank runs then."""
+    def start(self, generation: int, resume: Mapping[str, Any], place: Place, store: StoreAddress | None = None) -> None:
+        """Start this node's ranks of `generation`, meeting at `store` or at one of ours. Raises KeeperError; none runs then."""
         self.connect_keeper()
         keeper = self._keeper
         assert keeper is not None
         environment = {key: value for key, value in os.environ.items() if key != "PITSTOP_TOKEN_FILE"}
         keeper.sweep()
         self._drop_monitors()
-        files = [rank_files(self._folder.logs, self._monitor_folder, generation, rank) for rank in range(self._launch.ranks)]
-        files[0].log.parent.mkdir(exist_ok=True, mode=0o700)
-        create_monitors((item.monitor for item in files), generation)
-        self._watch_errors(files[0].log.parent, generation)
-        if starts_ranks_itself(self._launch.command):
-            store = None
-        else:
+        ranks = range(place.first, place.first + place.ranks)
+        files = {rank: rank_files(self._folder.logs, self._monitor_folder, generation, rank) for rank in ranks}
+        folder = files[place.first].log.parent
+        folder.mkdir(exist_ok=True, mode=0o700)
+        create_monitors({rank: item.monitor for rank, item in files.items()}, generation)
+        self._watch_errors(folder, generation)
+        if store is None and not starts_ranks_itself(self._launch.command):
             store = self._open_store(keeper, generation, environment)
-        self._spawn(keeper, generation, environment, files, store, resume)
-        self._monitors = MonitorReader({rank: item.monitor for rank, item in enumerate(files)})
+        self._spawn(keeper, generation, environment, files, store, resume, place)
+        self._monitors = MonitorReader({rank: item.monitor for rank, item in files.items()})
         watch_ranks(self._folder.path, self.processes.values())
 
     def _spawn(
@@ -115,23 +122,26 @@ class RankGroup:
         keeper: KeeperClient,
         generation: int,
         environment: Mapping[str, str],
-        files: list[RankFiles],
+        files: Mapping[int, RankFiles],
         store: StoreAddress | None,
         resume: Mapping[str, Any],
+        place: Place,
     ) -> None:
         launch = self._launch
         processes: list[RankProcess] = []
         try:
-            for rank, item in enumerate(files):
-                own = self._environment(environment, generation, rank, item, store, resume)
+            for rank, item in files.items():
+                own = self._environment(environment, generation, rank, item, store, resume, place)
                 label = {"rank": rank, "generation": generation}
                 process = keeper.spawn(label, launch.command, own, str(Path.cwd()), item.log)
                 processes.append(RankProcess(rank, generation, process, str(item.log), str(item.monitor), str(item.error_file)))
         except KeeperError:
             keeper.kill((item.process for item in processes), signal.SIGKILL)
             raise
-        host, port = (store.host, store.port) if store is not None else ("", 0)
-        self.placement = replace(self.placement, processes=tuple(processes), store_host=host, store_port=port)
+        host, port, served = (store.host, store.port, store.served) if store is not None else ("", 0, False)
+        self.placement = replace(
+            self.placement, processes=tuple(processes), store_host=host, store_port=port, store_served=served
+        )
 
     def _environment(
         self,
@@ -141,15 +151,16 @@ class RankGroup:
         files: RankFiles,
         store: StoreAddress | None,
         resume: Mapping[str, Any],
+        place: Place,
     ) -> dict[str, str]:
-        job, ranks = self._launch.job, self._launch.ranks
+        job = self._launch.job
         if store is None:
             return launcher_environment(inherited, job=job, generation=generation, files=files, staging=self.hosting.staging)
         return rank_environment(
             inherited,
             job=job,
             rank=rank,
-            ranks=ranks,
+            place=place,
             generation=generation,
             store=store,
             files=files,

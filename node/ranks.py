@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from node.formation import Place
 from pitstop import protocol
 
 __all__ = [
@@ -103,7 +104,7 @@ def rank_environment(
     *,
     job: str,
     rank: int,
-    ranks: int,
+    place: Place,
     generation: int,
     store: StoreAddress,
     files: RankFiles,
@@ -117,10 +118,14 @@ def rank_environment(
     environment = dict(inherited)
     environment |= {
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "GROUP_RANK": "0",
+        "LOCAL_RANK": str(rank - place.first),
+        "WORLD_SIZE": str(place.world),
+        "LOCAL_WORLD_SIZE": str(place.ranks),
+        "GROUP_RANK": str(place.group_rank),
+        "GROUP_WORLD_SIZE": str(place.groups),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(place.world),
         "MASTER_ADDR": store.host,
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_RUN_ID": job,

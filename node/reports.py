@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from detectors.supervisor import RankExit, first_failure
 from node.care_states import Care
+from node.crew import Gone
 from node.job_state import JobState
 from node.monitors import RankReading
 
@@ -26,30 +27,37 @@ MAX_ERROR_CHARACTERS = 8192
 
 
 def registration_document(
-    job: str, command: tuple[str, ...], ranks: int, node: str, max_restarts: int, owner: str
+    job: str, command: tuple[str, ...], ranks: int, node: str, max_restarts: int, owner: str, min_ranks: int
 ) -> dict[str, Any]:
+    """`ranks`: of the whole job at its largest; `min_ranks`: what it is worth going on with."""
     return {
         "job": job,
         "owner": owner,
         "command": list(command),
         "ranks": ranks,
         "nodes": [node],
-        "min_ranks": ranks,
+        "min_ranks": min_ranks,
         "max_restarts": max_restarts,
     }
 
 
-def attempt_document(node: str, state: JobState, cause: str, directive: str | None) -> dict[str, Any]:
+def attempt_document(
+    node: str, state: JobState, cause: str, directive: str | None, others: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """`others`: the ranks of other nodes, in the form of an attempt's."""
     placement = state.placement
+    first = state.formation.ranks_of(node).start if state.formation is not None else 0
     store = {"host": placement.store_host, "port": placement.store_port} if placement.store_host else None
+    own = [
+        {"rank": item.rank, "local_rank": item.rank - first, "node": node, "pid": item.process.pid}
+        for item in placement.processes
+    ]
     document: dict[str, Any] = {
         "attempt": state.care.attempt,
         "generation": state.care.generation,
-        "cause": cause,
-        "ranks": [
-            {"rank": item.rank, "local_rank": item.rank, "node": node, "pid": item.process.pid}
-            for item in state.placement.processes
-        ],
+        # A formation that grew by itself is the launcher's own doing, too.
+        "cause": cause if cause in ("start", "restart", "takeover") else "self",
+        "ranks": sorted([*own, *others], key=lambda item: int(item["rank"])),
         "store": store,
         "started_at": time.time(),
     }
@@ -58,9 +66,8 @@ def attempt_document(node: str, state: JobState, cause: str, directive: str | No
 
 def rank_states(care: Care, readings: Mapping[int, RankReading], now: float) -> list[dict[str, Any]]:
     ranks = []
-    for rank in range(care.ranks):
-        reading = readings.get(rank)
-        progress = reading.progress if reading is not None else None
+    for rank, reading in readings.items():
+        progress = reading.progress
         age = 0.0 if progress is None else max(0.0, now - progress.since_ns / 1e9)
         state = "running"
         if rank not in care.running:
@@ -69,14 +76,14 @@ def rank_states(care: Care, readings: Mapping[int, RankReading], now: float) -> 
             state = "silent"
         entry: dict[str, Any] = {
             "rank": rank,
-            "step": reading.step if reading else None,
+            "step": reading.step,
             "state": state,
             "age_seconds": round(age, 3),
         }
         if progress is not None and progress.completed:
             entry["step_seconds"] = round(progress.last_step_ns / 1e9, 6)
             entry["section"] = progress.section.name.lower()
-        loss = reading.metrics.get("loss") if reading is not None else None
+        loss = reading.metrics.get("loss")
         # JSON has no NaN: a loss that is not a number is left out, and the monitor's own judgement tells of it.
         if loss is not None and abs(loss[1]) < float("inf"):
             entry["loss"] = loss[1]
@@ -84,13 +91,17 @@ def rank_states(care: Care, readings: Mapping[int, RankReading], now: float) -> 
     return ranks
 
 
-def heartbeat_document(node: str, care: Care, readings: Mapping[int, RankReading], now: float) -> dict[str, Any]:
-    """`now` is CLOCK_MONOTONIC in seconds, the clock of the monitor files."""
+def heartbeat_document(
+    node: str, care: Care, readings: Mapping[int, RankReading], now: float, gone: Iterable[Gone] = ()
+) -> dict[str, Any]:
+    """Of this node's ranks. `now` is CLOCK_MONOTONIC in seconds, the clock of the monitor files; `gone`: nodes of the job that
+    this one cannot reach."""
     return {
         "attempt": care.attempt,
         "generation": care.generation,
         "node": node,
         "ranks": rank_states(care, readings, now),
+        "unreachable": [{"node": item.node, "since": item.since, "why": item.why} for item in gone],
         "time": time.time(),
     }
 
@@ -100,14 +111,22 @@ def end_document(node: str, care: Care, readings: Mapping[int, RankReading], sta
 
 
 def failure_document(
-    job: str, node: str, care: Care, exits: Iterable[RankExit], readings: Mapping[int, RankReading]
+    job: str,
+    node_of: Callable[[int | None], str],
+    care: Care,
+    exits: Iterable[RankExit],
+    last_step: int | None,
+    checkpoint: int | None,
+    gone: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """CONTRACT.md's failure report, the first observed failure first; the same failure always has the same key."""
+    """CONTRACT.md's failure report, the first observed failure first; the same failure always has the same key.
+
+    `checkpoint`: the step of the newest one that every rank has finished; `gone`: nodes of the job that cannot be reached.
+    """
     failed = list(exits)
     first = first_failure(failed)
     failed.sort(key=lambda item: (item is not first, item.time))
-    steps = [reading.step for reading in readings.values() if reading.step is not None]
-    steps += [item.step for item in failed if item.step is not None]
+    steps = [step for step in (last_step, *(item.step for item in failed)) if step is not None]
     return {
         "attempt": care.attempt,
         "generation": care.generation,
@@ -115,7 +134,7 @@ def failure_document(
         "failed": [
             {
                 "rank": item.rank,
-                "node": node,
+                "node": node_of(item.rank),
                 "exit_code": item.code,
                 "signal": item.signal,
                 "error": None if item.error is None else item.error[:MAX_ERROR_CHARACTERS],
@@ -126,26 +145,29 @@ def failure_document(
             for item in failed
         ],
         "last_step": max(steps, default=None),
-        "last_checkpoint": finished_checkpoint(readings),
+        "last_checkpoint": None if checkpoint is None else {"step": checkpoint},
+        "unreachable": list(gone),
     }
 
 
-def finished_checkpoint(readings: Mapping[int, RankReading]) -> dict[str, int] | None:
-    """The step of the newest checkpoint that every rank has finished, as their monitors say."""
-    steps = [reading.progress.checkpointed for reading in readings.values() if reading.progress is not None]
-    return {"step": min(steps)} if steps and min(steps) >= 0 else None
-
-
 def notice_document(
-    job: str, node: str, care: Care, rank: int | None, why: str, key: str, readings: Mapping[int, RankReading]
+    job: str,
+    node_of: Callable[[int | None], str],
+    care: Care,
+    rank: int | None,
+    why: str,
+    key: str,
+    last_step: int | None,
+    checkpoint: int | None,
+    gone: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """A failure report for ranks that run but get nowhere: no exit status, the judgement in its place."""
-    steps = [reading.step for reading in readings.values() if reading.step is not None]
     return {
         "attempt": care.attempt,
         "generation": care.generation,
         "idempotency_key": f"{job}:{care.generation}:{key}",
-        "failed": [{"rank": rank, "node": node, "exit_code": None, "signal": None, "error": why}],
-        "last_step": max(steps, default=None),
-        "last_checkpoint": finished_checkpoint(readings),
+        "failed": [{"rank": rank, "node": node_of(rank), "exit_code": None, "signal": None, "error": why}],
+        "last_step": last_step,
+        "last_checkpoint": None if checkpoint is None else {"step": checkpoint},
+        "unreachable": list(gone),
     }

@@ -52,11 +52,16 @@ class Peer:
             def do_GET(self) -> None:
                 query = parse_qs(urlsplit(self.path).query)
                 after, deadline = int(query["after"][0]), time.monotonic() + float(query["wait"][0])
-                while not (rows := [row for row in peer.rows if row["id"] > after]) and time.monotonic() < deadline:
+                node = self.path.split("/")[4]
+
+                def rows() -> list[dict[str, Any]]:
+                    return [row for row in peer.rows if row["id"] > after and row.get("node", node) == node]
+
+                while not (found := rows()) and time.monotonic() < deadline:
                     if peer._server is None:
                         return
                     time.sleep(0.02)
-                self.answer(200, {"items": rows, "total": len(rows), "next_cursor": None})
+                self.answer(200, {"items": found, "total": len(found), "next_cursor": None})
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -124,16 +129,18 @@ class Runs:
     environment: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, script: Path, *arguments: str, ranks: int = 2, job: str = "job", **options: Any) -> subprocess.Popen[str]:
+    def start(
+        self, script: Path, *arguments: str, ranks: int = 2, job: str = "job", node: str = "n1", **options: Any
+    ) -> subprocess.Popen[str]:
         extra = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
             "PYTHONPATH": str(ROOT / "sdk"),
-            "PITSTOP_DATA_DIR": str(self.folder / "data"),
+            "PITSTOP_DATA_DIR": str(self.data(node)),
             "PITSTOP_SERVICE": self.service,
         }
-        entry = [sys.executable, str(ROOT / "pitstop_entry.py"), "run", "--job", job, "--ranks", str(ranks), "--node", "n1"]
+        entry = [sys.executable, str(ROOT / "pitstop_entry.py"), "run", "--job", job, "--ranks", str(ranks), "--node", node]
         process = subprocess.Popen(
             [*entry, *extra, "--", self.python, str(script), *arguments],
             env=environment | self.environment,
@@ -145,8 +152,12 @@ class Runs:
         self.started.append(process)
         return process
 
-    def state(self, job: str = "job") -> dict[str, Any]:
-        return json.loads((self.folder / "data" / "run" / job / "state.json").read_text())
+    def data(self, node: str) -> Path:
+        """The data directory of a node; several nodes are on one machine here."""
+        return self.folder / ("data" if node == "n1" else f"data-{node}")
+
+    def state(self, job: str = "job", node: str = "n1") -> dict[str, Any]:
+        return json.loads((self.data(node) / "run" / job / "state.json").read_text())
 
     def processes(self) -> list[int]:
         """Pids of whatever bears this test's folder in its command line or environment."""
@@ -171,5 +182,5 @@ class Runs:
                 os.kill(pid, 9)
             except ProcessLookupError:
                 continue
-        for job in (self.folder / "data" / "run").glob("*"):
+        for job in self.folder.glob("data*/run/*"):
             shutil.rmtree(monitor_folder(job), ignore_errors=True)

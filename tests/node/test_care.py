@@ -15,6 +15,7 @@ from node.care_states import (
     CommandArrived,
     End,
     Exited,
+    Formed,
     Heard,
     Interrupted,
     KillRanks,
@@ -27,7 +28,7 @@ from node.care_states import (
     Tick,
 )
 
-RUNNING = Care(Phase.RUNNING, 2, generation=4, running=frozenset((0, 1)), max_restarts=3)
+RUNNING = Care(Phase.RUNNING, 2, generation=4, formed=True, running=frozenset((0, 1)), max_restarts=3)
 KILLED = RankExit(1, 4, None, 9, 100.0)
 
 
@@ -79,7 +80,9 @@ def test_silence_after_a_failure_makes_the_agent_restart_by_itself(accepted_at: 
     assert actions == (KillRanks(signal.SIGKILL),)
     care, actions = step(care, Exited(RankExit(0, 4, None, 9, 101.0)), 16.2)
     assert actions == (Respawn(5, "self", {}),)
-    assert (care.generation, care.restarts, care.running) == (5, 1, frozenset((0, 1)))
+    assert (care.generation, care.restarts, care.running) == (5, 1, frozenset())
+    care, _ = step(care, Formed(5, 2), 16.25)
+    assert care.running == frozenset((0, 1))
 
 
 def test_an_action_that_a_person_must_approve_is_waited_for_as_long_as_the_service_lives() -> None:
@@ -114,6 +117,7 @@ def test_a_restart_command_ends_the_ranks_starts_the_new_generation_and_reports_
     assert actions == (KillRanks(signal.SIGKILL),)
     care, actions = step(care, Exited(RankExit(0, 4, None, 9, 101.0)), 11.1)
     assert actions == (Respawn(5, "restart", {"step": 40}),)
+    care, _ = step(care, Formed(5, 2), 11.2)
     care, actions = step(care, Spawned(5), 11.3)
     assert care.phase is Phase.RUNNING
     assert actions == (Report(8, "done", "2 ranks started under generation 5"),)

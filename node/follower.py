@@ -1,0 +1,374 @@
+"""The agent of a node whose job is led from another one: starts, watches and ends its ranks as the leader says.
+
+It decides nothing while the leader answers. When the leader is gone its ranks are left alone; a failure among them is reported
+from here, and a command of the service that wants the job to go on without the old leader makes the first node that it names the
+new one. Without a command nobody takes the lead: two halves of a job must never both go on.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from detectors.supervisor import RankExit, first_failure
+from node.agent import TICK_SECONDS, TOLD
+from node.care_states import Care, Command, CommandArrived, Event, Exited, Interrupted, Phase, Raised
+from node.crew import Gone, formation_of
+from node.formation import Formation
+from node.job_state import JobFolder, JobState
+from node.keeper_client import KeeperError
+from node.leader_line import LeaderLine, Lost, Said
+from node.link import ServiceLink
+from node.local_ranks import LocalRanks
+from node.log_shipping import LogShipping
+from node.monitors import RankReading
+from node.rank_group import Launch
+from node.ranks import StoreAddress
+from node.reports import failure_document, heartbeat_document
+
+__all__ = ["FollowingAgent", "Promotion"]
+
+# A leader that is gone for this long while nothing runs here any more is not coming back.
+LEADERLESS_SECONDS = 600.0
+SETTLE_SECONDS = 0.3
+FINISH_SECONDS = 5.0
+KILL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """This node is to lead from now on, and `command` says in what formation."""
+
+    state: JobState
+    command: CommandArrived
+
+
+class FollowingAgent:
+    """One thread, one queue of events; another thread looks for the leader while there is none."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        folder: JobFolder,
+        state: JobState,
+        shipping: LogShipping,
+        say: Callable[[str], None],
+        port: int,
+        addresses: Callable[[Formation | None], Iterable[tuple[str, int]]],
+    ) -> None:
+        """`port`: where our own listener is; `addresses`: where a leader may be found, knowing the last formation."""
+        self._launch = launch
+        self._folder = folder
+        self._state = state
+        self._say = say
+        self._port = port
+        self._events: queue.SimpleQueue[Event | Said | Lost] = queue.SimpleQueue()
+        self._local = LocalRanks(
+            launch,
+            folder,
+            state.placement,
+            shipping,
+            say,
+            lambda item: self.put(Exited(item)),
+            lambda item: self.put(Raised(item)),
+        )
+        self._line = LeaderLine(lambda: addresses(self._state.formation), self._join, self._beat, self._events.put)
+        self._command: CommandArrived | None = None
+        self._failed_at: float | None = None
+        self._posted = -1
+        self._interrupted_at: float | None = None
+        self.link: ServiceLink | None = None
+        self._seen: tuple[Care, Mapping[int, RankReading]] | None = None
+
+    def put(self, event: Event) -> None:
+        """Tell the agent of something; from any thread, and from a signal handler."""
+        self._events.put(event)
+
+    def heartbeat(self) -> Mapping[str, Any] | None:
+        seen = self._seen
+        if seen is None or not seen[1]:
+            return None
+        gone = () if self._line.gone is None else (self._line.gone,)
+        return heartbeat_document(self._launch.node, *seen, time.monotonic(), gone)
+
+    def run(self, taken_over: bool) -> int | Promotion:
+        """Until the job ends (the exit status of `pitstop run`), or this node is to lead it."""
+        if taken_over:
+            alive = self._local.group.find(self._state.care.running)
+            self._local.attend()
+            self._say(f"took over {alive} ranks of this node, generation {self._state.care.generation}")
+        self._line.start()
+        next_tick = time.monotonic()
+        ended: int | Promotion | None = None
+        while ended is None:
+            try:
+                event = self._events.get(timeout=max(0.0, next_tick - time.monotonic()))
+            except queue.Empty:
+                next_tick = time.monotonic() + TICK_SECONDS
+                ended = self._look(time.monotonic())
+                continue
+            ended = self._handle(event)
+        if isinstance(ended, Promotion):
+            self._line.close()
+            return ended
+        return self._finish(ended)
+
+    # What the leader, the ranks, the service and the user say.
+
+    def _handle(self, event: Event | Said | Lost) -> int | Promotion | None:
+        match event:
+            case Said(message=message):
+                return self._obey(message)
+            case Lost(why=why):
+                self._lose(why)
+            case Exited(exit=item):
+                self._ended(item)
+            case Raised(exit=item):
+                self._tell_failure("raised", item)
+            case CommandArrived():
+                return self._command_arrived(event)
+            case Interrupted(number=number):
+                self._interrupted(number)
+            case _:
+                pass
+        return None
+
+    def _obey(self, message: Mapping[str, Any]) -> int | None:
+        care = self._state.care
+        match message.get("op"):
+            case "welcome":
+                if int(message["generation"]) > care.generation and care.running:
+                    self._say(f"generation {care.generation} is over; its ranks here are ended")
+                    self._local.group.signal(care.running, 9)
+            case "start":
+                self._start(message)
+            case "signal":
+                if int(message["generation"]) == care.generation:
+                    self._local.group.signal(care.running & set(message["ranks"]), int(message["number"]))
+            case "end":
+                status, why = int(message["status"]), str(message["why"])
+                self._say(why if status == 0 else f"given up: {why}")
+                return status
+            case "refused":
+                self._say(f"the leader refused this node: {message.get('why')}")
+                return 1
+        return None
+
+    def _start(self, message: Mapping[str, Any]) -> None:
+        formation, store = formation_of(message["formation"]), message["store"]
+        generation = formation.generation
+        place = formation.place(self._launch.node)
+        self._say(f"starting ranks {place.first} to {place.first + place.ranks - 1} of generation {generation}")
+        care = replace(self._state.care, phase=Phase.STARTING, generation=generation, ranks=formation.world, formed=True)
+        care = replace(care, running=frozenset(formation.ranks_of(self._launch.node)), exits=(), raised=())
+        self._state = replace(self._state, care=care, formation=formation)
+        self._failed_at = None
+        self._save()
+        try:
+            self._local.group.kill_all()
+            address = StoreAddress(str(store["host"]), int(store["port"]), bool(store["served"]))
+            self._local.start(generation, dict(message["resume"]), place, address)
+        except KeeperError as problem:
+            self._line.send({"op": "start_failed", "generation": generation, "why": str(problem)})
+            self._state = replace(self._state, care=replace(care, running=frozenset()))
+            return
+        self._state = replace(self._state, care=replace(care, phase=Phase.RUNNING))
+        self._save()
+        processes = [[rank, process.pid] for rank, process in self._local.group.processes.items()]
+        self._line.send({"op": "started", "generation": generation, "processes": processes})
+        if self._command is not None and self._command.command.kind == "restart_ranks":
+            if self._command.command.generation <= generation:
+                self._answer(self._command.command, "done", f"{place.ranks} ranks started under generation {generation}")
+            self._command = None
+
+    def _ended(self, item: RankExit) -> None:
+        care = self._state.care
+        if item.generation != care.generation or item.rank not in care.running:
+            return
+        self._state = replace(self._state, care=replace(care, running=care.running - {item.rank}, exits=(*care.exits, item)))
+        self._save()
+        self._tell_failure("exited", item)
+        command = self._command
+        if command is not None and command.command.kind == "stop_ranks" and not self._state.care.running:
+            self._command = None
+            self._answer(command.command, "done", "every process of the job on this node has ended")
+
+    def _tell_failure(self, word: str, item: RankExit) -> None:
+        if item.generation != self._state.care.generation:
+            return
+        if item.failed:
+            self._say(f"rank {item.rank}: {item.description} (generation {item.generation})")
+            # Its lines are to be there when the leader reports it.
+            self._local.flush([item])
+            self._failed_at = self._failed_at or time.monotonic()
+        self._line.send({"op": word, "exit": asdict(item)})
+
+    def _interrupted(self, number: int) -> None:
+        if self._line.send({"op": "interrupted", "number": number}):
+            return
+        self._say("the leader does not answer: the signal is passed on to the ranks of this node")
+        self._local.group.signal(self._state.care.running, number)
+        self._interrupted_at = time.monotonic()
+
+    # Commands of the service.
+
+    def _command_arrived(self, event: CommandArrived) -> Promotion | None:
+        command, care = event.command, self._state.care
+        if command.id in care.done:
+            return None
+        if command.deadline is not None and event.wall_time > command.deadline:
+            self._answer(command, "expired", "the deadline passed before the command arrived")
+            return None
+        if command.kind == "stop_ranks":
+            self._command = event
+            if not self._line.up or "going_on" in command.args:
+                self._local.group.signal(care.running, 15)
+            if not care.running:
+                self._command = None
+                self._answer(command, "done", "nothing of the job runs on this node")
+            return None
+        if command.kind != "restart_ranks":
+            self._answer(command, "refused", f"this agent does not do {command.kind}")
+            return None
+        if command.generation <= care.generation:
+            if care.running and command.generation == care.generation:
+                self._answer(command, "done", f"the ranks run under generation {care.generation}")
+            else:
+                self._answer(command, "refused", f"generation {command.generation} is not above {care.generation}")
+            return None
+        self._command = event
+        nodes = command.args.get("nodes") or ()
+        if not self._line.up and nodes and nodes[0] == self._launch.node:
+            self._say("this node leads from now on: the service goes on without the one that did")
+            return Promotion(self._promoted(), event)
+        return None
+
+    def _promoted(self) -> JobState:
+        """The job as its new leader knows it: our ranks, and those of the others as fenced off."""
+        care, now = self._state.care, time.monotonic()
+        others = frozenset(range(care.ranks)) - self._local.ranks
+        fenced = tuple(RankExit(rank, care.generation, None, None, time.time(), by_us=True) for rank in sorted(others))
+        care = replace(
+            care,
+            phase=Phase.FAILED,
+            exits=(*care.exits, *fenced),
+            failed_at=now,
+            last_exit_at=now,
+            posted=True,
+            accepted_at=now,
+            heard_at=now,
+            why="the leader is lost",
+        )
+        return replace(self._state, care=care, leads=True, placement=self._local.group.placement)
+
+    def _answer(self, command: Command, status: str, detail: str) -> None:
+        care = self._state.care
+        self._state = replace(self._state, care=replace(care, done={**care.done, command.id: status}))
+        self._save()
+        self._say(f"command {command.id}: {status}: {detail}")
+        if self.link is not None:
+            self.link.report_result(command.id, {"status": status, "generation": care.generation, "detail": detail})
+
+    def _join(self) -> Mapping[str, Any]:
+        care = self._state.care
+        return {
+            "op": "join",
+            "job": self._launch.job,
+            "node": self._launch.node,
+            "ranks": self._launch.ranks,
+            "order": self._launch.order,
+            "port": self._port,
+            "generation": care.generation if care.formed else -1,
+            "running": sorted(care.running),
+            "exits": [asdict(item) for item in care.exits],
+        }
+
+    def _beat(self) -> Mapping[str, Any]:
+        readings = (self._seen[1] if self._seen is not None else {}).values()
+        steps = [reading.step for reading in readings if reading.step is not None]
+        saved = [reading.progress.checkpointed for reading in readings if reading.progress is not None]
+        saved = saved if len(saved) == len(readings) and all(step >= 0 for step in saved) else []
+        return {
+            "op": "beat",
+            "generation": self._state.care.generation,
+            "step": max(steps, default=None),
+            "checkpointed": min(saved, default=None),
+        }
+
+    def _lose(self, why: str) -> None:
+        formation = self._state.formation
+        leader = formation.members[0].node if formation is not None else "the leader"
+        self._line.gone = Gone(leader, time.time(), why)
+        self._say(f"node {leader} does not answer: {why}; the ranks here are left alone")
+
+    # What nobody tells us of.
+
+    def _look(self, now: float) -> int | None:
+        care = self._state.care
+        self._local.ship(care.exits, now)
+        readings = self._local.readings()
+        self._seen = care, readings
+        self._state = replace(self._state, after=self.link.after if self.link else self._state.after)
+        if care.running:
+            self._local.group.look(care.running, now)
+            if self._local.group.placement.host != self._state.placement.host:
+                self._save()
+            for judgement in self._local.judge(readings, care.running, care.generation, now):
+                if judgement.finding in TOLD and judgement.firm:
+                    message = {"op": "noticed", "kind": judgement.finding.value, "rank": judgement.rank, "why": judgement.why}
+                    self._line.send({**message, "generation": care.generation})
+        if self._line.up:
+            return None
+        if self._interrupted_at is not None:
+            if not care.running:
+                self._say("stopped by a signal")
+                return 1
+            if now - self._interrupted_at > KILL_SECONDS:
+                self._local.group.signal(care.running, 9)
+        self._report_alone(now)
+        if not care.running and now - self._line.lost_at > LEADERLESS_SECONDS:
+            self._say(f"given up: no leader answered for {LEADERLESS_SECONDS:.0f} s")
+            return 1
+        return None
+
+    def _report_alone(self, now: float) -> None:
+        """A failure that the leader will not report: it is gone."""
+        care = self._state.care
+        if self._failed_at is None or self._posted == care.generation or now - self._failed_at < SETTLE_SECONDS:
+            return
+        failed = [item for item in care.exits if item.failed]
+        if not failed or self.link is None or self._line.gone is None:
+            return
+        self._posted = care.generation
+        first = first_failure(failed)
+        self._say(f"reporting the failure of rank {first.rank if first else '?'} in the leader's place")
+        beat = self._beat()
+        gone = [{"node": self._line.gone.node, "since": self._line.gone.since, "why": self._line.gone.why}]
+        node = self._launch.node
+        document = failure_document(self._launch.job, lambda _: node, care, failed, beat["step"], beat["checkpointed"], gone)
+        self.link.report_failure(
+            {**document, "idempotency_key": f"{document['idempotency_key']}:{node}"}, self._local.shipping.last_batch
+        )
+
+    def _save(self) -> None:
+        self._state = replace(self._state, placement=self._local.group.placement, leads=False)
+        try:
+            self._folder.save(self._state)
+        except OSError as problem:
+            self._say(f"the job's state cannot be written, and would be lost with this agent: {problem}")
+
+    def _finish(self, status: int) -> int:
+        self._local.finish(self._state.care.generation)
+        command, self._command = self._command, None
+        if command is not None and command.command.kind == "stop_ranks":
+            self._answer(command.command, "done", "every process of the job on this node has ended")
+        if self.link is not None and not self.link.finish(FINISH_SECONDS):
+            self._say("not everything reached the service; the next run of this job sends the rest")
+        self._local.group.close()
+        self._line.close()
+        self._state = replace(self._state, exit_status=status, care=replace(self._state.care, phase=Phase.ENDED))
+        self._save()
+        return status

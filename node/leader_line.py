@@ -1,0 +1,128 @@
+"""A follower's line to the agent that leads its job: looked for while there is none, and held until it breaks."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from node.channel import Connection, dial
+from node.crew import Gone
+
+__all__ = ["LeaderLine", "Lost", "Said", "find_leader"]
+
+DIAL_EVERY_SECONDS = 0.5
+WELCOME_SECONDS = 2.0
+
+
+class Said:
+    """The leader said `message`."""
+
+    def __init__(self, message: Mapping[str, Any]) -> None:
+        self.message = message
+
+
+class Lost:
+    """The line to the leader broke."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+class LeaderLine:
+    """`addresses`: where a leader may be; `join`: the message that introduces us; `heard` gets what it says, and its loss.
+
+    An agent that follows itself closes the line without a welcome: that is no leader.
+    """
+
+    def __init__(
+        self,
+        addresses: Callable[[], Iterable[tuple[str, int]]],
+        join: Callable[[], Mapping[str, Any]],
+        beat: Callable[[], Mapping[str, Any]],
+        heard: Callable[[Said | Lost], None],
+    ) -> None:
+        self._addresses = addresses
+        self._join = join
+        self._beat = beat
+        self._heard = heard
+        self._present: Connection | None = None
+        self._stopping = threading.Event()
+        self.lost_at = time.monotonic()
+        self.gone: Gone | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._present is not None
+
+    def start(self) -> None:
+        threading.Thread(target=self._dial, name="dial", daemon=True).start()
+
+    def send(self, message: Mapping[str, Any]) -> bool:
+        """False where no leader answers."""
+        connection = self._present
+        return connection is not None and connection.send(message)
+
+    def close(self) -> None:
+        self._stopping.set()
+        if self._present is not None:
+            self._present.close()
+
+    def _dial(self) -> None:
+        while not self._stopping.is_set():
+            if self._present is None:
+                for host, port in self._addresses():
+                    if self._try(host, port):
+                        break
+            self._stopping.wait(DIAL_EVERY_SECONDS)
+
+    def _try(self, host: str, port: int) -> bool:
+        try:
+            connection = dial(host, port)
+        except OSError:
+            return False
+        settled = threading.Event()
+
+        def message(_: Connection, said: Mapping[str, Any]) -> None:
+            if said.get("op") in ("welcome", "refused"):
+                self._present = connection
+                self.gone = None
+                settled.set()
+            if said.get("op") != "beat":
+                self._heard(Said(said))
+
+        def lost(_: Connection, why: str) -> None:
+            settled.set()
+            if self._present is connection:
+                self._present = None
+                self.lost_at = time.monotonic()
+                self._heard(Lost(why))
+
+        connection.start(message, lost, self._beat)
+        connection.send(self._join())
+        settled.wait(WELCOME_SECONDS)
+        if self._present is not connection:
+            connection.close()
+        return self._present is connection
+
+
+def find_leader(addresses: Iterable[tuple[str, int]], join: Mapping[str, Any]) -> bool:
+    """Whether an agent leads this job at one of `addresses` now."""
+    answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    for host, port in addresses:
+        try:
+            connection = dial(host, port)
+        except OSError:
+            continue
+        connection.start(lambda _, said: answers.put(said.get("op") == "welcome"), lambda _, __: answers.put(False))
+        connection.send({**join, "op": "ask"})
+        try:
+            found = answers.get(timeout=WELCOME_SECONDS)
+        except queue.Empty:
+            found = False
+        connection.close()
+        if found:
+            return True
+    return False

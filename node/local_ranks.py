@@ -1,0 +1,109 @@
+"""This node's ranks with all that is followed of them: their processes, log lines, monitors, and what the detectors say."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from detectors.statistics.judgement import Judgement
+from detectors.supervisor import RankExit
+from node.formation import Place
+from node.job_state import JobFolder, Placement
+from node.log_shipping import LogShipping, notice_log
+from node.monitors import RankReading
+from node.rank_group import Launch, RankGroup
+from node.ranks import StoreAddress
+from node.watch import Watch
+
+__all__ = ["LocalRanks"]
+
+SHIP_SECONDS = 0.25
+# A rank that writes a flood is caught up with, but not at the cost of looking at the others.
+SHIP_BATCHES = 4
+
+
+class LocalRanks:
+    """The part that an agent plays for the ranks of its node, whoever keeps the generation."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        folder: JobFolder,
+        placement: Placement,
+        shipping: LogShipping,
+        say: Callable[[str], None],
+        on_exit: Callable[[RankExit], None],
+        on_raised: Callable[[RankExit], None],
+    ) -> None:
+        self.group = RankGroup(launch, folder, placement, on_exit, on_raised, say)
+        self.shipping = shipping
+        self._folder = folder
+        self._say = say
+        self._watch = Watch({})
+        self._shipped_at = 0.0
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """Those that were started here last, running or not."""
+        return frozenset(self.group.processes)
+
+    def readings(self) -> dict[int, RankReading]:
+        return self.group.readings()
+
+    def start(self, generation: int, resume: Mapping[str, Any], place: Place, store: StoreAddress | None = None) -> None:
+        """Raises KeeperError; no rank runs then."""
+        self.group.start(generation, resume, place, store)
+        self.attend()
+
+    def attend(self) -> None:
+        """Watch the ranks that the group has now, as if they had just begun."""
+        self._watch = Watch(self.group.processes)
+        self.shipping.refresh()
+
+    def flush(self, ended: Iterable[RankExit]) -> None:
+        """Cut into batches what the ranks wrote up to now."""
+        self.shipping.refresh()
+        with contextlib.suppress(OSError):
+            self.shipping.flush((item.generation, item.rank) for item in ended)
+
+    def ship(self, ended: Iterable[RankExit], now: float) -> None:
+        """Cut what was added into batches, as often as is worth it."""
+        if now - self._shipped_at < SHIP_SECONDS:
+            return
+        self._shipped_at = now
+        finished = [(item.generation, item.rank) for item in ended]
+        with contextlib.suppress(OSError):
+            for _ in range(SHIP_BATCHES):
+                if not self.shipping.ship(finished):
+                    break
+
+    def judge(self, readings: Mapping[int, RankReading], running: Iterable[int], generation: int, now: float) -> list[Judgement]:
+        """What is new about the ranks that run; each is said, and written where the ranks' lines are shipped from."""
+        found = self._watch.look(readings, [rank for rank in running if rank in readings], now)
+        for judgement in found:
+            self._note(judgement, generation)
+        return found
+
+    def _note(self, judgement: Judgement, generation: int) -> None:
+        word = judgement.finding.value.replace("_", " ")
+        self.note(f"{word}{'' if judgement.firm else ' (suspected)'}: {judgement.why}", generation)
+
+    def note(self, text: str, generation: int) -> None:
+        """Say what the agent itself noticed, and keep it among the job's lines."""
+        self._say(text)
+        path = Path(notice_log(self._folder.logs, generation))
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            with path.open("a", encoding="utf-8") as target:
+                target.write(f"pitstop monitor: {text}\n")
+        self.shipping.refresh()
+
+    def finish(self, generation: int) -> None:
+        """Everything of the job on this node ends; what it said is cut into batches to the last line."""
+        ranks = self.ranks
+        self.group.finish()
+        self.shipping.refresh()
+        with contextlib.suppress(OSError):
+            self.shipping.flush((past, rank) for past in range(generation + 1) for rank in ranks)

@@ -1,0 +1,231 @@
+"""One job on several nodes: an agent each, on one machine, with real processes and a real socket to the service."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.peer import Peer, Runs, wait_for
+
+pytestmark = pytest.mark.acceptance
+
+# Steps alone: what the nodes have in common here are their agents, not their data.
+TRAIN = """
+import os, sys, time
+import pitstop
+rank, generation = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+monitor = pitstop.init()
+place = "/".join(os.environ[name] for name in ("LOCAL_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "WORLD_SIZE"))
+print("rank", rank, "generation", generation, "place", place, os.environ["MASTER_PORT"], flush=True)
+step = 0
+while not os.path.exists(sys.argv[1]):
+    with monitor.step(step):
+        time.sleep(0.02)
+        with monitor.checkpoint():
+            pass
+    if step == 5 and generation == 0 and sys.argv[2:] == ["raise", str(rank)]:
+        raise ValueError("bad batch")
+    step += 1
+"""
+
+
+class Nodes:
+    """Agents of one job, by the name of their node."""
+
+    def __init__(self, runs: Runs, peer: Peer, script: Path, flag: Path) -> None:
+        self.runs, self.peer, self.flag = runs, peer, flag
+        self.script = script
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.rendezvous = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.agents: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, node: str, *arguments: str, nnodes: str = "1:2", **options: Any) -> subprocess.Popen[str]:
+        options |= {"nnodes": nnodes, "rendezvous": self.rendezvous, "node_rank": int(node[1:]) - 1}
+        self.agents[node] = self.runs.start(self.script, str(self.flag), *arguments, node=node, **options)
+        return self.agents[node]
+
+    def care(self, node: str) -> dict[str, Any]:
+        try:
+            care: dict[str, Any] = self.runs.state(node=node)["care"]
+        except (FileNotFoundError, KeyError):
+            return {}
+        return care
+
+    def running(self, node: str, generation: int) -> bool:
+        care = self.care(node)
+        return bool(care) and care["phase"] == "running" and care["generation"] == generation
+
+    def pids(self, node: str) -> dict[int, int]:
+        return {item["rank"]: item["process"]["pid"] for item in self.runs.state(node=node)["placement"]["processes"]}
+
+    def command(
+        self, number: int, node: str, generation: int, nodes: list[str], kind: str = "restart_ranks", **args: Any
+    ) -> None:
+        row = {"id": number, "node": node, "job": "job", "generation": generation, "kind": kind}
+        self.peer.rows.append({**row, "args": {"nodes": nodes, **args}, "deadline": None})
+
+    def kill(self, node: str) -> None:
+        """As a machine that loses its power: the agent, its keeper and all its processes."""
+        placement = self.runs.state(node=node)["placement"]
+        pids = [self.agents[node].pid, placement["keeper"]["pid"], *self.pids(node).values()]
+        if placement["store"]:
+            pids.append(placement["store"]["pid"])
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self.agents[node].communicate()
+
+    def finish(self, *nodes: str) -> dict[str, str]:
+        """Let the job end well; what each agent said."""
+        self.flag.touch()
+        said = {node: self.agents[node].communicate(timeout=60)[1] for node in nodes}
+        assert [self.agents[node].returncode for node in nodes] == [0] * len(nodes), said
+        wait_for(lambda: self.runs.processes() == [], what="the end of every process")
+        return said
+
+
+@pytest.fixture
+def nodes(runs: Runs, peer: Peer, tmp_path: Path) -> Nodes:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    return Nodes(runs, peer, script, tmp_path / "finish")
+
+
+def both_run(nodes: Nodes, generation: int = 0) -> None:
+    wait_for(lambda: nodes.running("n1", generation) and nodes.running("n2", generation), 30, f"generation {generation}")
+
+
+def test_two_nodes_form_one_world_and_end_together(nodes: Nodes, peer: Peer) -> None:
+    nodes.start("n1")
+    nodes.start("n2")
+    both_run(nodes)
+    places = {item["rank"]: item["node"] for item in peer.posted("/attempts")[-1]["ranks"]}
+    assert places == {0: "n1", 1: "n1", 2: "n2", 3: "n2"}
+    wait_for(lambda: peer.lines(3))
+    assert peer.lines(3)[0].startswith("rank 3 generation 0 place 1/1/2/4 ")
+    assert {peer.lines(rank)[0].rpartition(" ")[2] for rank in range(4)} == {peer.lines(0)[0].rpartition(" ")[2]}, "one store"
+    beats = wait_for(lambda: [beat for beat in peer.posted("/heartbeat") if beat["node"] == "n2" and beat["ranks"]])
+    assert [entry["rank"] for entry in beats[-1]["ranks"]] == [2, 3]
+    assert peer.posted("jobs")[0]["ranks"] == 4 and peer.posted("jobs")[0]["min_ranks"] == 2
+    nodes.finish("n1", "n2")
+
+
+def test_a_rank_that_fails_on_another_node_is_reported_by_the_leader_and_all_are_restarted(nodes: Nodes, peer: Peer) -> None:
+    nodes.start("n1", "raise", "3")
+    nodes.start("n2", "raise", "3")
+    (failure,) = wait_for(lambda: peer.posted("/failures"))
+    (failed,) = failure["failed"]
+    assert (failed["rank"], failed["node"], failed["error"], failed["step"]) == (3, "n2", "ValueError: bad batch", 5)
+    before = nodes.pids("n1") | nodes.pids("n2")
+    nodes.command(1, "n1", 1, ["n1", "n2"])
+    nodes.command(2, "n2", 1, ["n1", "n2"])
+    both_run(nodes, 1)
+    wait_for(lambda: peer.posted("commands/1/result") and peer.posted("commands/2/result"))
+    assert {answer["status"] for path, answer in peer.requests if path.endswith("/result")} == {"done"}
+    assert set(before.values()).isdisjoint((nodes.pids("n1") | nodes.pids("n2")).values())
+    nodes.finish("n1", "n2")
+
+
+def test_a_lost_node_is_told_as_unreachable_the_job_shrinks_and_grows_when_it_returns(nodes: Nodes, peer: Peer) -> None:
+    nodes.start("n1")
+    nodes.start("n2")
+    both_run(nodes)
+    nodes.kill("n2")
+    beat = wait_for(lambda: [beat for beat in peer.posted("/heartbeat") if beat.get("unreachable")])[-1]
+    assert beat["node"] == "n1" and beat["unreachable"][0]["node"] == "n2"
+    assert nodes.running("n1", 0), "the death of an agent alone touches no rank"
+    os.kill(nodes.pids("n1")[1], signal.SIGKILL)
+    (failure,) = wait_for(lambda: peer.posted("/failures"))
+    assert [entry["node"] for entry in failure["unreachable"]] == ["n2"]
+    nodes.command(1, "n1", 1, ["n1"], exclude=["n2"])
+    wait_for(lambda: nodes.running("n1", 1), what="the smaller formation")
+    assert wait_for(lambda: peer.posted("commands/1/result"))[0]["status"] == "done"
+    assert len(peer.posted("/attempts")[-1]["ranks"]) == 2
+    nodes.start("n2")
+    both_run(nodes, 2)
+    assert len(peer.posted("/attempts")[-1]["ranks"]) == 4 and peer.posted("/attempts")[-1]["cause"] == "self"
+    nodes.finish("n1", "n2")
+
+
+def test_when_the_leaders_node_is_lost_the_next_one_leads_by_command_and_the_old_one_returns_as_a_follower(
+    nodes: Nodes, peer: Peer
+) -> None:
+    nodes.start("n1")
+    nodes.start("n2")
+    both_run(nodes)
+    nodes.kill("n1")
+    os.kill(nodes.pids("n2")[2], signal.SIGKILL)
+    (failure,) = wait_for(lambda: peer.posted("/failures"))
+    assert [entry["node"] for entry in failure["unreachable"]] == ["n1"]
+    assert [entry["node"] for entry in failure["failed"]] == ["n2"]
+    nodes.command(1, "n2", 1, ["n2"], exclude=["n1"])
+    wait_for(lambda: nodes.running("n2", 1), what="the smaller formation")
+    assert wait_for(lambda: peer.posted("commands/1/result"))[0]["status"] == "done"
+    assert {item["rank"] for item in peer.posted("/attempts")[-1]["ranks"]} == {0, 1}
+    nodes.start("n1")
+    both_run(nodes, 2)
+    assert [item["node"] for item in peer.posted("/attempts")[-1]["ranks"]] == ["n2", "n2", "n1", "n1"]
+    said = nodes.finish("n1", "n2")
+    assert "leads from now on" in said["n2"]
+
+
+@pytest.mark.parametrize("killed", ["n1", "n2"])
+def test_a_killed_agent_of_any_node_leaves_all_ranks_alone_and_its_successor_takes_them_over(nodes: Nodes, killed: str) -> None:
+    nodes.start("n1")
+    nodes.start("n2")
+    both_run(nodes)
+    before = nodes.pids("n1") | nodes.pids("n2")
+    nodes.agents[killed].kill()
+    nodes.agents[killed].communicate()
+    nodes.start(killed)
+    if killed == "n1":
+        wait_for(lambda: "takeover" in {item["cause"] for item in nodes.peer.posted("/attempts")})
+    os.kill(before[3], signal.SIGKILL)
+    (failure,) = wait_for(lambda: nodes.peer.posted("/failures"), what="the failure, through both agents")
+    assert [(entry["rank"], entry["node"], entry["signal"]) for entry in failure["failed"]] == [(3, "n2", 9)]
+    assert {rank: pid for rank, pid in (nodes.pids("n1") | nodes.pids("n2")).items() if rank != 3} == {
+        rank: pid for rank, pid in before.items() if rank != 3
+    }
+    nodes.command(1, "n1", 1, ["n1", "n2"])
+    nodes.command(2, "n2", 1, ["n1", "n2"])
+    both_run(nodes, 1)
+    nodes.finish("n1", "n2")
+
+
+def test_a_stop_command_ends_the_job_on_every_node(nodes: Nodes, peer: Peer) -> None:
+    nodes.start("n1")
+    nodes.start("n2")
+    both_run(nodes)
+    nodes.command(1, "n1", 0, [], "stop_ranks", why="enough")
+    nodes.command(2, "n2", 0, [], "stop_ranks", why="enough")
+    for node in ("n1", "n2"):
+        _, said = nodes.agents[node].communicate(timeout=60)
+        assert nodes.agents[node].returncode == 1 and "given up: enough" in said
+    assert {answer["status"] for path, answer in peer.requests if path.endswith("/result")} == {"done"}
+    assert nodes.runs.processes() == []
+
+
+def test_without_a_service_the_leader_restarts_all_nodes_by_itself(nodes: Nodes, peer: Peer) -> None:
+    peer.down()
+    nodes.start("n1", "raise", "2")
+    nodes.start("n2", "raise", "2")
+    both_run(nodes, 1)
+    said = nodes.finish("n1", "n2")
+    assert "starting generation 1 (self)" in said["n1"] and "starting ranks 2 to 3 of generation 1" in said["n2"]
+
+
+def test_a_signal_to_one_node_ends_the_job_on_all_of_them(nodes: Nodes) -> None:
+    nodes.start("n1")
+    nodes.start("n2")
+    both_run(nodes)
+    nodes.agents["n2"].send_signal(signal.SIGTERM)
+    for node in ("n1", "n2"):
+        _, said = nodes.agents[node].communicate(timeout=60)
+        assert "SIGTERM was passed on to the ranks" in said
+    assert nodes.runs.processes() == []
