@@ -64,6 +64,7 @@ def test_torchruns_first_failure_is_reported_with_its_exception(runs: Runs, peer
     _, error = process.communicate(timeout=110)
     assert process.returncode == 1, error
     (failed,) = peer.posted("/failures")[0]["failed"]
-    assert (failed["rank"], failed["exit_code"]) == (0, 1)
+    # torchrun tells of it before it has ended itself.
+    assert failed["rank"] == 0 and failed["exit_code"] in (None, 1) and "bad batch" in failed["error"]
     assert any("ValueError: bad batch" in line for line in peer.lines())
     assert runs.processes() == []
