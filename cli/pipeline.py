@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import os
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cli.main import UsageError
-from recovery.planning.pipeline.model import PipelineError
+from recovery.planning.pipeline.model import PipelineError, Routing, Schedule
 
 __all__ = ["app"]
 
@@ -24,24 +28,34 @@ def app(args: Sequence[str], prog_name: str) -> None:
     one.add_argument("specification", metavar="SPEC.json", help="the pipeline and its failures, or - for standard input")
     one.add_argument("--json", action="store_true", help="print the whole schedule as one JSON document")
     one.add_argument("--seconds", type=float, default=10.0, help="the most time to spend on proving a small case (10; 0: none)")
+    one.add_argument("--svg", metavar="OUT.svg", type=Path, help="draw the schedule")
+    one.add_argument("--trace", metavar="OUT.json", type=Path, help="write the schedule for chrome://tracing or Perfetto")
+    one.set_defaults(act=plan_one)
+    every = commands.add_parser("plans", help="schedules for every number of failures, computed ahead")
+    every.add_argument(
+        "specification", metavar="SPEC.json", help="the pipeline; failures: up to how many (else a quarter of the workers)"
+    )
+    every.add_argument("-o", "--output", metavar="DIR", type=Path, help="keep the plans there, to be looked up at a failure")
+    every.add_argument("--json", action="store_true", help="print the period for each number of failures as one JSON document")
+    every.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1), help="threads (one a processor, at most 8)")
+    every.set_defaults(act=plan_every)
     options = parser.parse_args(args)
     try:
-        import numba  # noqa: F401
+        importlib.import_module("numba")
     except ImportError:
         raise UsageError("planning needs numba: pip install 'pitstop[plan]'") from None
     try:
-        plan_one(options)
+        options.act(options)
     except PipelineError as error:
         raise UsageError(f"{options.specification}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
 
 
 def read_document(path: str) -> object:
     """Raises UsageError."""
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
-        return json.loads(text)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        return json.loads(sys.stdin.read() if path == "-" else Path(path).read_text("utf-8"))
     except ValueError as error:
         raise UsageError(f"{path}: no JSON: {error}") from None
 
@@ -55,6 +69,7 @@ def plan_one(options: argparse.Namespace) -> None:
     failed = found.schedule.problem.failed
     fault_free = found if not failed else plan(without_failures(specification), options.seconds)
     document = answer(specification, found, fault_free)
+    draw(found.schedule, options)
     if options.json:
         print(json.dumps(document))
         return
@@ -64,3 +79,50 @@ def plan_one(options: argparse.Namespace) -> None:
         print("failed: " + ", ".join(f"({replica}, {stage})" for replica, stage in sorted(failed)))
     for move in document.get("normalisation", {}).get("moves", []):
         print(f"normalisation: {tuple(move['worker'])} takes the place of {tuple(move['place'])}")
+
+
+def draw(schedule: Schedule, options: argparse.Namespace) -> None:
+    from recovery.planning.pipeline.drawing import chrome_trace, svg
+
+    if options.svg is not None:
+        options.svg.write_text(svg(schedule), "utf-8")
+    if options.trace is not None:
+        options.trace.write_text(json.dumps(chrome_trace(schedule)), "utf-8")
+
+
+def plan_every(options: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from recovery.planning.pipeline.bounds import Bounds, one_f_one_b
+    from recovery.planning.pipeline.plan_set import compute_plan_set, save_plan_set
+    from recovery.planning.pipeline.specification import parse_specification
+
+    specification = parse_specification(read_document(options.specification), Routing.FREE)
+    problem = replace(specification.problem, failed=frozenset())
+    most = specification.failures
+    if most is None:
+        most = min(problem.replicas * problem.stages // 4, Bounds(problem).most)
+    began = time.monotonic()
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("failures planned for", total=most)
+        plans = compute_plan_set(problem, most, options.workers, lambda done, _: bar.update(task, completed=done))
+        bar.update(task, completed=most)
+    if options.output is not None:
+        save_plan_set(plans, options.output)
+    seconds = time.monotonic() - began
+    reference = one_f_one_b(problem)
+    if options.json:
+        rows = [
+            {"failures": failures, "period": entry.period, "lower_bound": entry.bound, "plan": entry.plan}
+            for failures, entry in enumerate(plans.entries)
+        ]
+        print(json.dumps({"seconds": seconds, "one_f_one_b": reference, "distinct": len(plans.schedules), "plans": rows}))
+        return
+    print(f"{len(plans.schedules)} plans serve 0 to {most} failures; {seconds:.1f} s; 1F1B without failures takes {reference}")
+    for failures in sorted({0, 1, most} | {most * part // 4 for part in (1, 2, 3)}):
+        entry = plans.entries[failures]
+        print(
+            f"{failures:>6} failures: period {entry.period}, at most {entry.period / entry.bound - 1:.1%} above the best there is"
+        )

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from recovery.planning.pipeline.model import Ints, Mode, Problem, Schedule, route
-from recovery.planning.pipeline.sweep import queues, sweep, windows
+from recovery.planning.pipeline.sweep import Shorts, queues, sweep, windows
 
 __all__ = ["Sweeper", "justify", "list_schedules", "perturb"]
 
@@ -52,47 +52,52 @@ class Sweeper:
         return (self.problem.stages - 1 - stages) * int(self.lengths[0] + self.hop)
 
     @cached_property
-    def rank(self) -> Ints:
-        """The key of FIFO order: b."""
-        shape = (len(self.lengths), self.problem.stages, self.problem.total)
-        return np.ascontiguousarray(np.broadcast_to(np.arange(shape[2], dtype=np.int64), shape)).reshape(-1)
+    def homes(self) -> Shorts:
+        """The worker, stage * replicas + replica, of each (stage, micro-batch)."""
+        workers = self.routing + np.arange(self.problem.stages)[:, None] * self.problem.replicas
+        return workers.astype(np.int32).reshape(-1)
 
-    def _sweep(self, key: Ints, begin: Ints, ahead: Ints, reverse: bool) -> Ints | None:
-        starts = np.empty((len(self.lengths), self.problem.stages, self.problem.total), dtype=np.int64)
+    @cached_property
+    def rank(self) -> Shorts:
+        """The key of FIFO order: b."""
+        return np.tile(np.arange(self.problem.total, dtype=np.int32), len(self.lengths) * self.problem.stages)
+
+    def _sweep(self, key: Shorts, begin: Ints, ahead: Ints, reverse: bool) -> Shorts | None:
+        starts = np.empty((len(self.lengths), self.problem.stages, self.problem.total), dtype=np.int32)
         offsets, flat = self.queues
-        done = sweep(
-            self.routing, offsets, flat, self.lengths, self.hop, self.problem.cap, key.reshape(-1), begin, ahead, reverse, starts
-        )
+        keys = key.reshape(-1)
+        done = sweep(self.homes, offsets, flat, self.lengths, self.hop, self.problem.cap, keys, begin, ahead, reverse, starts)
         return starts if done else None
 
-    def by_rule(self, ahead: Sequence[int]) -> Ints | None:
+    def by_rule(self, ahead: Sequence[int]) -> Shorts | None:
         """Forwards; stage s has up to ahead[s] micro-batches under way before B goes before F."""
         return self._sweep(self.rank, np.zeros(self.problem.stages, dtype=np.int64), np.array(ahead, dtype=np.int64), False)
 
-    def forwards(self, key: Ints) -> Ints | None:
-        return self._sweep(key, np.zeros(self.problem.stages, dtype=np.int64), NOTHING, False)
+    def forwards(self, key: Shorts) -> Shorts | None:
+        """The least key first."""
+        return self._sweep(key - key.min(), np.zeros(self.problem.stages, dtype=np.int64), NOTHING, False)
 
-    def backwards(self, key: Ints) -> Ints | None:
-        """In reversed time, the least key first; what comes back is in the usual direction of time, from 0."""
-        mirrored = self._sweep(key, self.deadlines, NOTHING, True)
+    def backwards(self, key: Shorts) -> Shorts | None:
+        """In reversed time, the greatest key first; what comes back is in the usual direction of time, from 0."""
+        mirrored = self._sweep(key.max() - key, self.deadlines, NOTHING, True)
         if mirrored is None:
             return None
-        ends = mirrored + self.lengths[:, None, None]
-        starts: Ints = ends.max() - ends
+        ends = mirrored + self.lengths.astype(np.int32)[:, None, None]
+        starts: Shorts = ends.max() - ends
         return starts
 
-    def period(self, starts: Ints) -> int:
+    def period(self, starts: Shorts) -> int:
         """In units of the problem's greatest common divisor."""
         begins, ends = windows(starts, int(self.lengths[-1]))
         if self.problem.mode is Mode.STAGGERED:
             return int((ends - begins).max())
         return int(ends.max() - begins.min())
 
-    def schedule(self, starts: Ints) -> Schedule:
-        return Schedule(self.problem, self.routing, starts * self.problem.unit)
+    def schedule(self, starts: Shorts) -> Schedule:
+        return Schedule(self.problem, self.routing, starts.astype(np.int64) * self.problem.unit)
 
 
-def list_schedules(sweeper: Sweeper, slacks: Sequence[int] = (0,)) -> Iterator[Ints]:
+def list_schedules(sweeper: Sweeper, slacks: Sequence[int] = (0,)) -> Iterator[Shorts]:
     """One schedule by rule for each slack on top of the distance to the last stage (1F1B's number under way)."""
     stages = sweeper.problem.stages
     for slack in slacks:
@@ -101,7 +106,7 @@ def list_schedules(sweeper: Sweeper, slacks: Sequence[int] = (0,)) -> Iterator[I
             yield found
 
 
-def justify(sweeper: Sweeper, starts: Ints, goal: int, rounds: int = 3) -> Ints:
+def justify(sweeper: Sweeper, starts: Shorts, goal: int, rounds: int = 3) -> Shorts:
     """The best of `rounds` of backwards and forwards sweeps from `starts`; stops at `goal`."""
     best, least = starts, sweeper.period(starts)
     present = starts
@@ -110,7 +115,7 @@ def justify(sweeper: Sweeper, starts: Ints, goal: int, rounds: int = 3) -> Ints:
             break
         before = least
         for back in (True, False):
-            found = sweeper.backwards(-present) if back else sweeper.forwards(present)
+            found = sweeper.backwards(present) if back else sweeper.forwards(present)
             if found is None:
                 return best
             present = found
@@ -122,18 +127,20 @@ def justify(sweeper: Sweeper, starts: Ints, goal: int, rounds: int = 3) -> Ints:
     return best
 
 
-def perturb(sweeper: Sweeper, starts: Ints, goal: int, sweeps: int, seed: int) -> Ints:
+def perturb(sweeper: Sweeper, starts: Shorts, goal: int, sweeps: int, seed: int) -> Shorts:
     """A random walk of `sweeps` sweeps: keys shaken, backwards and forwards in turn, never to a longer period."""
     rng = np.random.default_rng(seed)
     best, least = starts, sweeper.period(starts)
     present, level = best, least
     since = 0
+    # Keys are 31 bits; where times are small, parts of a unit tell operations apart.
+    scale = max(1, min(16, (1 << 29) // (int(present.max()) + 1)))
     for step in range(sweeps):
         if least <= goal:
             break
         width = float(rng.choice((0.5, 1.0, 2.0, 4.0))) * float(sweeper.lengths.mean())
-        shaken = np.rint((present + rng.normal(0.0, width, present.shape)) * 16).astype(np.int64)
-        found = sweeper.backwards(-shaken) if step % 2 == 0 else sweeper.forwards(shaken)
+        shaken = np.rint((present + rng.normal(0.0, width, present.shape)) * scale).astype(np.int32)
+        found = sweeper.backwards(shaken) if step % 2 == 0 else sweeper.forwards(shaken)
         if found is None:
             continue
         period = sweeper.period(found)

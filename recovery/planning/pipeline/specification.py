@@ -10,7 +10,7 @@ from recovery.planning.pipeline.bounds import Bounds, one_f_one_b
 from recovery.planning.pipeline.model import Durations, Mode, PipelineError, Problem, Routing
 from recovery.planning.pipeline.planner import Plan, moves_to, plan, plan_failures
 
-__all__ = ["Specification", "answer", "parse_specification"]
+__all__ = ["Specification", "answer", "document_of", "find_plan", "parse_specification", "without_failures"]
 
 KEYS = {"replicas", "stages", "microbatches", "durations", "activation_cap", "mode", "failed", "failures", "routing"}
 
@@ -30,8 +30,8 @@ def _whole(document: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def parse_specification(document: object) -> Specification:
-    """Raises PipelineError, which names the key that is wrong."""
+def parse_specification(document: object, routing: Routing = Routing.OWN) -> Specification:
+    """`routing` is what holds where the document names none. Raises PipelineError, which names the key that is wrong."""
     if not isinstance(document, dict):
         raise PipelineError(
             "a specification is a JSON object with replicas, stages, microbatches, durations, mode, failed or failures"
@@ -55,7 +55,7 @@ def parse_specification(document: object) -> Specification:
         workers.add((worker[0], worker[1]))
     try:
         mode = Mode(document.get("mode", "staggered"))
-        routing = Routing(document.get("routing", "own"))
+        routing = Routing(document.get("routing", routing))
     except ValueError as error:
         raise PipelineError(f"{error}; modes are {', '.join(Mode)}, routings {', '.join(Routing)}") from None
     cap = None if document.get("activation_cap") is None else _whole(document, "activation_cap")
@@ -66,6 +66,20 @@ def parse_specification(document: object) -> Specification:
     failures = _whole(document, "failures")
     Bounds(problem).least(failures)
     return Specification(problem, failures)
+
+
+def document_of(problem: Problem) -> dict[str, Any]:
+    """A specification without failures, as parse_specification reads it."""
+    times = problem.durations
+    return {
+        "replicas": problem.replicas,
+        "stages": problem.stages,
+        "microbatches": problem.microbatches,
+        "durations": {"F": times.forward, "B": times.backward, "W": times.weight, "hop": times.hop},
+        "activation_cap": problem.activation_cap,
+        "mode": problem.mode,
+        "routing": problem.routing,
+    }
 
 
 def find_plan(specification: Specification, seconds: float) -> Plan:

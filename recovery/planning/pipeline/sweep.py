@@ -6,13 +6,17 @@ runs in reversed time, where W takes an activation and F gives it back. Compiled
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["queues", "sweep", "windows"]
+__all__ = ["Shorts", "queues", "sweep", "windows"]
 
 Ints = NDArray[np.int64]
+Shorts = NDArray[np.int32]
+Whole = int | np.integer[Any]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -36,59 +40,58 @@ def queues(routing: Ints, replicas: int) -> tuple[Ints, Ints]:
 
 
 @numba.njit(cache=True, nogil=True)
-def _push(heap: Ints, begin: int, size: int, op: int, key: Ints) -> None:
+def _push(heap: Ints, begin: Whole, size: Whole, item: Whole) -> None:
     i = size
     while i > 0:
         parent = (i - 1) >> 1
         other = heap[begin + parent]
-        if key[other] < key[op] or (key[other] == key[op] and other < op):
+        if other < item:
             break
         heap[begin + i] = other
         i = parent
-    heap[begin + i] = op
+    heap[begin + i] = item
 
 
 @numba.njit(cache=True, nogil=True)
-def _pop(heap: Ints, begin: int, size: int, key: Ints) -> None:
+def _pop(heap: Ints, begin: Whole, size: Whole) -> None:
     """Takes the top away; `size` is the size before."""
-    last = heap[begin + size - 1]
     size -= 1
+    last = heap[begin + size]
     i = 0
     while True:
         child = 2 * i + 1
         if child >= size:
             break
-        left = heap[begin + child]
-        if child + 1 < size:
-            right = heap[begin + child + 1]
-            if key[right] < key[left] or (key[right] == key[left] and right < left):
-                child += 1
-                left = right
-        if key[last] < key[left] or (key[last] == key[left] and last < left):
+        least = heap[begin + child]
+        if child + 1 < size and heap[begin + child + 1] < least:
+            child += 1
+            least = heap[begin + child]
+        if last < least:
             break
-        heap[begin + i] = left
+        heap[begin + i] = least
         i = child
     heap[begin + i] = last
 
 
 @numba.njit(cache=True, nogil=True)
 def sweep(
-    routing: Ints,
+    homes: Shorts,
     offsets: Ints,
     flat: Ints,
     lengths: Ints,
     hop: int,
     cap: int,
-    key: Ints,
+    key: Shorts,
     begin: Ints,
     ahead: Ints,
     reverse: bool,
-    starts: Ints,
+    starts: Shorts,
 ) -> bool:
     """Fill `starts` (kinds, stages, total) with times from 0 in the direction of the sweep; False where it gets stuck.
 
-    `key` has the shape of `starts`, flat; `begin` (stages,) is when a stage may begin. `ahead` (stages,) turns on the rule: how
-    many micro-batches to have under way before B goes before F; empty: by key. Cost: O(operations * log(queue) + time).
+    `homes` (stages * total) is the worker of each micro-batch at each stage, `key` has the shape of `starts`, flat, and is not
+    negative; `begin` (stages,) is when a stage may begin. `ahead` (stages,) turns on the rule: how many micro-batches to have
+    under way before B goes before F; empty: by key. Cost: O(operations * log(queue) + time).
     """
     kinds, stages, total = starts.shape
     replicas = (offsets.shape[0] - 1) // stages
@@ -99,44 +102,39 @@ def sweep(
     takes = kinds - 1 if reverse else 0
     gives = 0 if reverse else kinds - 1
     flat_starts = starts.reshape(-1)
+    stage_of = np.empty(workers, np.int64)
+    for x in range(workers):
+        stage_of[x] = x // replicas
 
-    waits = np.ones(operations, np.int8)
-    for b in range(total):
-        if not reverse:
-            waits[b] = 0
-        elif kinds == 3:
-            for s in range(stages):
-                waits[2 * per_kind + s * total + b] = 0
-                if s > 0:
-                    waits[per_kind + s * total + b] = 2
-        else:
-            waits[per_kind + b] = 0
-    arrival = np.zeros(operations, np.int64)
+    # What is ready waits in a heap a worker and kind, as key and operation in one number.
     heaps = np.empty((kinds, per_kind), np.int64)
-    sizes = np.zeros((kinds, workers), np.int64)
-    for op in range(operations):
-        if waits[op] == 0:
-            kind, rest = op // per_kind, op % per_kind
-            s = rest // total
-            x = s * replicas + routing[s, rest % total]
-            _push(heaps[kind], offsets[x], sizes[kind, x], op, key)
-            sizes[kind, x] += 1
+    sizes = np.zeros((workers, 3), np.int64)
+    if not reverse:
+        for b in range(total):
+            x = homes[b]
+            _push(heaps[0], offsets[x], sizes[x, 0], (np.int64(key[b]) << 32) | b)
+            sizes[x, 0] += 1
+    else:
+        for rest in range(per_kind if kinds == 3 else total):
+            x = homes[rest]
+            op = takes * per_kind + rest
+            _push(heaps[takes], offsets[x], sizes[x, takes], (np.int64(key[op]) << 32) | op)
+            sizes[x, takes] += 1
+    # Only B in reversed time waits for two: for its W, and for B of the stage before. The first to end leaves its time here.
+    first = np.full(per_kind if reverse and kinds == 3 else 1, -1, np.int32)
 
-    longest = 0
+    ring = hop + 1
     for kind in range(kinds):
-        longest = max(longest, lengths[kind])
-    ring = longest + hop + 1
+        ring = max(ring, lengths[kind] + hop + 1)
     for s in range(stages):
         ring = max(ring, begin[s] + 1)
-    heads = np.full(ring, -1, np.int64)
-    after = np.full(operations + workers, -1, np.int64)
+    heads = np.full(ring, -1, np.int32)
+    after = np.full(operations + workers, -1, np.int32)
+    free = np.empty(workers, np.int64)
     for x in range(workers):
-        slot = begin[x // replicas]
-        after[operations + x] = heads[slot]
-        heads[slot] = operations + x
-    free = np.zeros(workers, np.int64)
-    for x in range(workers):
-        free[x] = begin[x // replicas]
+        free[x] = begin[stage_of[x]]
+        after[operations + x] = heads[free[x]]
+        heads[free[x]] = operations + x
     stamp = np.full(workers, -1, np.int64)
     awake = np.empty(workers, np.int64)
     held = np.zeros(workers, np.int64)
@@ -144,47 +142,45 @@ def sweep(
     backwards = np.zeros(workers, np.int64)
     left = operations
     now = 0
+    slot = 0
     quiet = 0
     while left > 0:
-        entry = heads[now % ring]
+        entry: Whole = np.int64(heads[slot])
         if entry < 0:
             quiet += 1
             if quiet > ring:
                 return False
-            now += 1
-            continue
-        quiet = 0
-        heads[now % ring] = -1
+        else:
+            quiet = 0
+            heads[slot] = -1
         count = 0
         while entry >= 0:
-            following = after[entry]
             if entry < operations:
-                kind, rest = entry // per_kind, entry % per_kind
-                s = rest // total
-                x = s * replicas + routing[s, rest % total]
-                _push(heaps[kind], offsets[x], sizes[kind, x], entry, key)
-                sizes[kind, x] += 1
+                kind = int(entry >= per_kind) + int(entry >= 2 * per_kind)
+                x = int(homes[entry - kind * per_kind])
+                _push(heaps[kind], offsets[x], sizes[x, kind], (np.int64(key[entry]) << 32) | entry)
+                sizes[x, kind] += 1
             else:
                 x = entry - operations
             if stamp[x] != now:
                 stamp[x] = now
                 awake[count] = x
                 count += 1
-            entry = following
+            entry = np.int64(after[entry])
         for index in range(count):
             x = awake[index]
-            s = x // replicas
+            s = stage_of[x]
+            at = offsets[x]
             while free[x] <= now:
                 chosen = -1
-                at = offsets[x]
                 if ruled:
                     may_f = False
                     blocked = False
-                    if sizes[0, x] > 0 and heaps[0, at] % total == flat[at + forwards[x]]:
+                    if sizes[x, 0] > 0 and heaps[0, at] >> 32 == flat[at + forwards[x]]:
                         may_f = held[x] < cap
                         blocked = not may_f
-                    may_b = sizes[1, x] > 0
-                    may_w = kinds == 3 and sizes[2, x] > 0
+                    may_b = sizes[x, 1] > 0
+                    may_w = sizes[x, 2] > 0
                     if forwards[x] - backwards[x] < min(ahead[s], offsets[x + 1] - at):
                         if may_f:
                             chosen = 0
@@ -205,9 +201,9 @@ def sweep(
                     lent = False
                     loan = np.int64(0)
                     for kind in range(kinds):
-                        if sizes[kind, x] == 0:
+                        if sizes[x, kind] == 0:
                             continue
-                        value = key[heaps[kind, at]]
+                        value = heaps[kind, at] >> 32
                         if kind == takes and held[x] >= cap:
                             lent = True
                             loan = value
@@ -215,13 +211,13 @@ def sweep(
                             chosen = kind
                             best = value
                     # What is kept waiting by memory lends its key to what gives memory back.
-                    if lent and chosen >= 0 and loan < best and sizes[gives, x] > 0:
+                    if lent and chosen >= 0 and loan < best and sizes[x, gives] > 0:
                         chosen = gives
                 if chosen < 0:
                     break
-                op = heaps[chosen, at]
-                _pop(heaps[chosen], at, sizes[chosen, x], key)
-                sizes[chosen, x] -= 1
+                op = heaps[chosen, at] & 0xFFFFFFFF
+                _pop(heaps[chosen], at, sizes[x, chosen])
+                sizes[x, chosen] -= 1
                 flat_starts[op] = now
                 left -= 1
                 end = now + lengths[chosen]
@@ -234,10 +230,9 @@ def sweep(
                     forwards[x] += 1
                 elif chosen == 1:
                     backwards[x] += 1
-                b = op % total
                 for way in range(2):
                     # What follows on this operation: across a hop, then on the same worker.
-                    target = -1
+                    target = np.int64(-1)
                     ready = end
                     if not reverse:
                         if chosen == 0 and way == 0:
@@ -264,29 +259,39 @@ def sweep(
                         ready = end + hop
                     if target < 0:
                         continue
-                    arrival[target] = max(arrival[target], ready)
-                    waits[target] -= 1
-                    if waits[target] > 0:
-                        continue
-                    if arrival[target] <= now:
+                    if reverse and kinds == 3 and chosen > 0 and target >= per_kind:
+                        rest = target - per_kind
+                        if rest >= total:
+                            if first[rest] < 0:
+                                first[rest] = ready
+                                continue
+                            ready = max(ready, np.int64(first[rest]))
+                    if ready <= now:
                         # Only behind an operation of no length, so it is this worker's own.
-                        kind = target // per_kind
-                        _push(heaps[kind], at, sizes[kind, x], target, key)
-                        sizes[kind, x] += 1
+                        kind = 0 if target < per_kind else (1 if target < 2 * per_kind else 2)
+                        _push(heaps[kind], at, sizes[x, kind], (np.int64(key[target]) << 32) | target)
+                        sizes[x, kind] += 1
                     else:
-                        slot = arrival[target] % ring
-                        after[target] = heads[slot]
-                        heads[slot] = target
+                        place = slot + ready - now
+                        if place >= ring:
+                            place -= ring
+                        after[target] = heads[place]
+                        heads[place] = target
                 if end > now:
-                    slot = end % ring
-                    after[operations + x] = heads[slot]
-                    heads[slot] = operations + x
+                    place = slot + end - now
+                    if place >= ring:
+                        place -= ring
+                    after[operations + x] = heads[place]
+                    heads[place] = operations + x
         now += 1
+        slot += 1
+        if slot == ring:
+            slot = 0
     return True
 
 
 @numba.njit(cache=True, nogil=True)
-def windows(starts: Ints, last_length: int) -> tuple[Ints, Ints]:
+def windows(starts: Shorts, last_length: int) -> tuple[Ints, Ints]:
     """When each stage begins its first F, and when it ends its last operation."""
     kinds, stages, total = starts.shape
     begins = np.empty(stages, np.int64)
