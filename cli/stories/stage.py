@@ -77,15 +77,26 @@ class Stage:
 
     def get(self, path: str) -> Any:
         """The JSON document at `path`, or None where there is none (yet)."""
-        request = urllib.request.Request(self.url + path, headers={"Accept": "application/json"})
+        try:
+            return self._ask(path)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return None
+
+    def post(self, path: str, **fields: Any) -> Any:
+        """What an operator does: the answer's JSON document. Raises StoryError where it is refused."""
+        try:
+            return self._ask(path, json.dumps(fields).encode())
+        except urllib.error.HTTPError as error:
+            raise StoryError(f"POST {path} was refused with status {error.code}: {error.read()[:300]!r}") from None
+
+    def _ask(self, path: str, body: bytes | None = None) -> Any:
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, data=body, headers=headers)
         token = self.data_directory / "admin.token"
         if token.exists():
             request.add_header("Authorization", f"Bearer {token.read_text(encoding='utf-8').strip()}")
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return json.load(answer)
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return None
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
 
     def wait_for(self, what: str, look: Callable[[], T | None], seconds: float) -> T:
         """What `look` returns once that is true. Raises StoryError after `seconds`."""

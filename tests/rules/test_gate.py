@@ -14,6 +14,13 @@ SIGNAL = Rule("S-1", "t", "p", RuleRole.ROOT, "nan_loss", ("loss is nan",), exam
 SIGNALS = Matcher([SIGNAL])
 BROAD_OR_COSTLY = (".*", ".", r"\w+", r"\d+", "a|b", "(a+)+$", r"(\w+\s?)*x", "", "frobnicator", "lost its phase.*")
 UNCOMPILABLE = ("[", "(", "*lock", r"(lost)\1", "(?=lost)lost its", "(?<!a)lost its", r"lost its\nphase")
+DECEITFUL = (
+    "lost its phase lock|",
+    "step|loss|lost its phase lock",
+    "(lost its phase lock){0,3}",
+    "(?s)lost its.phase",
+    "a{1,100000}lost its",
+)
 BLIND = ("other words", "Lost Its Phase", "^lost its phase")
 PAST = (SettledIncident("41", "dns_resolution_failure", ("start", "frobnicator 9 lost its phase lock")),)
 
@@ -28,7 +35,7 @@ def test_a_good_candidate_passes() -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    [*BROAD_OR_COSTLY, *UNCOMPILABLE, *BLIND],
+    [*BROAD_OR_COSTLY, *UNCOMPILABLE, *DECEITFUL, *BLIND],
 )
 def test_a_bad_signal_rule_is_refused_with_the_reason(pattern: str) -> None:
     result = inspect(Candidate(rule(pattern), CITED), SIGNALS, NORMAL, ())
