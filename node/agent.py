@@ -51,7 +51,9 @@ __all__ = ["TICK_SECONDS", "TOLD", "Agent"]
 TICK_SECONDS = 0.1
 FINISH_SECONDS = 5.0
 # What stops a job from getting anywhere is told as a failure; anything else is a line among the others.
-TOLD = frozenset((Finding.HANG, Finding.NOT_FINITE))
+TOLD = frozenset((Finding.HANG, Finding.NOT_FINITE, Finding.LOSS_SPIKE))
+# Of these the first bad step is where to go back before.
+NUMBERS = frozenset((Finding.NOT_FINITE, Finding.LOSS_SPIKE))
 UNREACHABLE = "node_unreachable"
 # As torchrun: a rendezvous that the bounds allow waits for latecomers; one without enough nodes is given up in the end.
 LAST_CALL_SECONDS = 30.0
@@ -160,8 +162,8 @@ class Agent:
                 return self._form(action)
             case PostFailure(exits=exits):
                 self._post(failure_document(self._launch.job, self._node_of, care, exits, *self._reach(), self._gone()))
-            case PostNotice(rank=rank, why=why, key=key):
-                self._post(notice_document(self._launch.job, self._node_of, care, rank, why, key, *self._reach(), self._gone()))
+            case PostNotice():
+                self._post(notice_document(self._launch.job, self._node_of, care, action, *self._reach(), self._gone()))
             case Report(command_id=number, status=result, detail=detail):
                 self._say(f"command {number}: {result}: {detail}")
                 if self.link is not None:
@@ -207,6 +209,8 @@ class Agent:
         """Report a failure, the lines that the ranks had written before it."""
         self._local.flush(self._state.care.exits)
         if self.link is not None:
+            known = self._local.group.hosting.status().get("checkpoints")
+            document = {**document, "checkpoints": known} if known else document
             self.link.report_failure(document, self._local.shipping.last_batch)
 
     def _save(self) -> None:
@@ -334,7 +338,8 @@ class Agent:
         for judgement in self._local.judge(readings, self._state.care.running, self._state.care.generation, now):
             gone = self._crew.gone() if self._crew is not None else ()
             if judgement.finding in TOLD and judgement.firm:
-                self.put(Noticed(judgement.finding.value, judgement.rank, judgement.why))
+                bad_since = judgement.began if judgement.finding in NUMBERS else None
+                self.put(Noticed(judgement.finding.value, judgement.rank, judgement.why, bad_since))
             elif judgement.finding is Finding.HANG and gone:
                 self.put(
                     Noticed(UNREACHABLE, None, unreachable_sentence(gone[0].node, self._launch.node, gone[0].why, judgement))

@@ -75,10 +75,10 @@ def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]
             return care, ()
         case Interrupted(number=number):
             return on_interrupt(care, number, now)
-        case Noticed(kind=kind, rank=rank, why=why):
+        case Noticed(kind=kind, rank=rank, why=why, bad_since=bad_since):
             if care.phase is not Phase.RUNNING or kind in care.noticed:
                 return care, ()
-            return replace(care, noticed=care.noticed | {kind}), (PostNotice(rank, why, kind),)
+            return replace(care, noticed=care.noticed | {kind}), (PostNotice(rank, why, kind, bad_since),)
         case Raised(exit=item):
             return on_raised(care, item, now)
         case Formed(generation=generation, ranks=ranks):
@@ -223,7 +223,7 @@ def on_command(care: Care, command: Command, wall_time: float, now: float) -> tu
             nodes=names_in(command.args.get("nodes")),
             next_generation=command.generation,
             cause="restart",
-            resume=known_values(command.args.get("resume")),
+            resume=resume_after(care.resume, known_values(command.args.get("resume"))),
             delay_seconds=delay_of(command.args.get("delay_seconds")),
         )
         care, actions = end_ranks(care, now, signal.SIGKILL)
@@ -248,6 +248,13 @@ def overtake(care: Care, command: Command) -> tuple[Care, tuple[Action, ...]]:
 
 def names_in(value: object) -> tuple[str, ...]:
     return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list | tuple) else ()
+
+
+def resume_after(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is said now; batches once skipped stay skipped, wherever training goes on from."""
+    skipped = [list(interval) for interval in before.get("skip_batches", ())]
+    skipped += [list(interval) for interval in now.get("skip_batches", ()) if list(interval) not in skipped]
+    return {**now, "skip_batches": skipped} if skipped else now
 
 
 def known_values(resume: object) -> Mapping[str, Any]:
@@ -306,7 +313,8 @@ def act_alone(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
     first = first_failure(care.failures)
     cause = f"rank {first.rank} failed ({first.description})" if first else care.why
     if care.restarts < care.max_restarts:
-        care = replace(care, phase=Phase.RESTARTING, cause="self", next_generation=care.generation + 1, resume={}, why=cause)
+        care = replace(care, phase=Phase.RESTARTING, cause="self", next_generation=care.generation + 1, why=cause)
+        care = replace(care, resume=resume_after(care.resume, {}))
         return end_ranks(care, now, signal.SIGKILL)
     care = replace(care, phase=Phase.STOPPING, why=f"{cause}, and no restart is left of {care.max_restarts}")
     return end_ranks(care, now, signal.SIGTERM)

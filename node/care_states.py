@@ -139,11 +139,15 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """The ranks run but get nowhere: `kind` is the detector's word for it, `rank` the one to blame, where it can be told."""
+    """The ranks run but get nowhere: `kind` is the detector's word for it, `rank` the one to blame, where it can be told.
+
+    `bad_since`: the first step whose numbers were wrong, where numbers are what is noticed.
+    """
 
     kind: str
     rank: int | None
     why: str
+    bad_since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +224,7 @@ class PostNotice:
     rank: int | None
     why: str
     key: str
+    bad_since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,13 @@ POLL_SECONDS = 0.05
 
 
 class Hosting:
-    """Of one job. Nothing is started, and nothing kept, for a job that stages nothing."""
+    """Of one job. Nothing is started, and nothing kept, for a job that stages nothing. `host`: where other nodes reach this one."""
 
-    def __init__(self, staging: Path, folder: Path, python: str | None, say: Callable[[str], None]) -> None:
+    def __init__(self, staging: Path, folder: Path, python: str | None, host: str, say: Callable[[str], None]) -> None:
         self.staging = staging
         self._folder = folder
         self._python = python
+        self._host = host
         self._say = say
         self._not_before = 0.0
 
@@ -57,7 +58,7 @@ class Hosting:
         setting = f"import sys; sys.path[:] = [p for p in sys.path if p] + [{str(sdk)!r}]"
         code = f"{setting}; from pitstop.checkpoint.host import main; main()"
         environment = {key: value for key, value in os.environ.items() if key != "PITSTOP_TOKEN_FILE"}
-        arguments = [self._python, "-c", code, str(self.staging)]
+        arguments = [self._python, "-c", code, str(self.staging), "--listen", self._host]
         try:
             return keeper.spawn({"host": True}, arguments, environment, str(Path.cwd()), self._folder / "host.log")
         except KeeperError as problem:

@@ -81,7 +81,7 @@ class RankGroup:
         self._monitors = MonitorReader({})
         self._gone_since: dict[ProcessId, float] = {}
         self._looked_at = 0.0
-        self.hosting = Hosting(staging_folder(folder.path), folder.path, launch.python, say)
+        self.hosting = Hosting(staging_folder(folder.path), folder.path, launch.python, launch.host, say)
         self.placement = placement
 
     @property
@@ -103,6 +103,7 @@ class RankGroup:
         keeper = self._keeper
         assert keeper is not None
         environment = {key: value for key, value in os.environ.items() if key != "PITSTOP_TOKEN_FILE"}
+        environment[protocol.NODE] = self._launch.node
         keeper.sweep()
         self._drop_monitors()
         ranks = range(place.first, place.first + place.ranks)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from detectors.supervisor import RankExit, first_failure
-from node.care_states import Care
+from node.care_states import Care, PostNotice
 from node.crew import Gone
 from node.job_state import JobState
 from node.monitors import RankReading
@@ -154,20 +154,19 @@ def notice_document(
     job: str,
     node_of: Callable[[int | None], str],
     care: Care,
-    rank: int | None,
-    why: str,
-    key: str,
+    notice: PostNotice,
     last_step: int | None,
     checkpoint: int | None,
     gone: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """A failure report for ranks that run but get nowhere: no exit status, the judgement in its place."""
-    return {
+    document = {
         "attempt": care.attempt,
         "generation": care.generation,
-        "idempotency_key": f"{job}:{care.generation}:{key}",
-        "failed": [{"rank": rank, "node": node_of(rank), "exit_code": None, "signal": None, "error": why}],
+        "idempotency_key": f"{job}:{care.generation}:{notice.key}",
+        "failed": [{"rank": notice.rank, "node": node_of(notice.rank), "exit_code": None, "signal": None, "error": notice.why}],
         "last_step": last_step,
         "last_checkpoint": None if checkpoint is None else {"step": checkpoint},
         "unreachable": list(gone),
     }
+    return document if notice.bad_since is None else {**document, "bad_since": notice.bad_since}

@@ -149,7 +149,8 @@ class Watch:
             history.not_finite_since = judgement.step
         firm = judgement.step - history.not_finite_since >= LASTING_STEPS - 1
         why = f"rank {rank}: {judgement.why}" + (f", and since step {history.not_finite_since}" if firm else "")
-        return [Judgement(judgement.finding, why, judgement.value, judgement.limit, rank, judgement.step, firm)]
+        since = history.not_finite_since
+        return [Judgement(judgement.finding, why, judgement.value, judgement.limit, rank, judgement.step, firm, since=since)]
 
     def _usage(self, history: RankHistory, progress: Progress, now: float) -> list[Judgement]:
         if history.usage_start is None or now - history.usage_start[0] >= USAGE_SECONDS:

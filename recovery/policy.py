@@ -18,11 +18,12 @@ from recovery.decision import (
     Mode,
     Resume,
 )
+from recovery.rollback import Checkpoint, Rollback, plan_rollback
 from rules.diagnosis import Diagnosis
 from rules.signal import Role, Trust
 from rules.taxonomy import Category, Remedy, Severity, load_taxonomy
 
-__all__ = ["TABLE", "Budget", "Checkpoint", "JobFacts", "Row", "Situation", "decide", "grounds", "taken_out", "witnessed_nodes"]
+__all__ = ["TABLE", "Budget", "JobFacts", "Row", "Situation", "decide", "grounds", "taken_out", "witnessed_nodes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +83,11 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """One checkpoint that the job has reported; without a path the job knows it by its step."""
-
-    step: int
-    path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What the policy must know of the failed job. `spares`: nodes it may use; `lost`: its nodes that two witnesses hold lost."""
+    """What the policy must know of the failed job. `spares`: nodes it may use; `lost`: its nodes that two witnesses hold lost.
+
+    `bad_since`: the step from which on its numbers were wrong, where that is what failed.
+    """
 
     name: str
     nodes: tuple[str, ...] = ()
@@ -101,6 +97,7 @@ class JobFacts:
     spares: tuple[str, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     last_step: int | None = None
+    bad_since: int | None = None
 
     def ranks_without(self, excluded: tuple[str, ...]) -> int:
         """Ranks left when these nodes are gone, ranks being spread evenly."""
@@ -206,9 +203,11 @@ def _choose(situation: Situation) -> Decision:
             return _beyond(situation, wanted, why)
         why.append(refusal)
         wanted = Action.RESTART
-    if wanted is Action.ROLLBACK and not _earlier(situation):
-        why.append("no earlier checkpoint is known")
-        wanted = Action.STOP
+    if wanted is Action.ROLLBACK:
+        rollback = _rollback(situation)
+        why.append(rollback.why)
+        if rollback.checkpoint is None:
+            wanted = Action.STOP
     if wanted in RELAUNCHES:
         exhausted = _exhausted(situation)
         if exhausted is not None:
@@ -345,23 +344,28 @@ def _audience(diagnosis: Diagnosis) -> Audience:
     return Audience.OWNER
 
 
-def _earlier(situation: Situation) -> Checkpoint | None:
-    """The checkpoint to go back to: one further back than the newest for each relaunch already spent on this root."""
-    newest_first = sorted(situation.job.checkpoints, key=lambda checkpoint: -checkpoint.step)
-    if situation.diagnosis.severity is Severity.NONE:
-        return newest_first[0] if newest_first else None
-    index = 1 + situation.spent
-    return newest_first[index] if index < len(newest_first) else None
+def _rollback(situation: Situation) -> Rollback:
+    """Where to go back to. Where no step is known to be the first bad one: one checkpoint further back than the newest for each
+    relaunch already spent on this root, and of poisoned numbers everything since the newest is skipped."""
+    job = situation.job
+    if job.bad_since is not None:
+        return plan_rollback(job.checkpoints, job.bad_since, job.last_step, situation.spent)
+    newest_first = sorted(job.checkpoints, key=lambda checkpoint: -checkpoint.step)
+    poisoned = situation.diagnosis.severity is Severity.NONE
+    index = 0 if poisoned else 1 + situation.spent
+    if index >= len(newest_first):
+        return Rollback(None, (), "no earlier checkpoint is known")
+    checkpoint = newest_first[index]
+    last = job.last_step
+    skip = ((checkpoint.step, last + 1),) if poisoned and last is not None and last >= checkpoint.step else ()
+    return Rollback(checkpoint, skip, f"back to step {checkpoint.step}")
 
 
 def _resume(situation: Situation) -> Resume:
-    checkpoint = _earlier(situation)
-    if checkpoint is None:
+    rollback = _rollback(situation)
+    if rollback.checkpoint is None:
         return Resume()
-    last = situation.job.last_step
-    poisoned = situation.diagnosis.severity is Severity.NONE and last is not None and last >= checkpoint.step
-    skip = ((checkpoint.step, last + 1),) if poisoned and last is not None else ()
-    return Resume(checkpoint.step, checkpoint.path, skip)
+    return Resume(rollback.checkpoint.step, rollback.checkpoint.path, rollback.skip_batches)
 
 
 def _describe(decision: Decision) -> str:

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 
 from recovery.decision import CLUSTER_ACTIONS, DEFAULT_MODES, Action, Mode
 from recovery.envelope import free_spares, review
-from recovery.policy import Budget, Checkpoint, JobFacts, Situation, taken_out
+from recovery.policy import Budget, JobFacts, Situation, taken_out
+from recovery.rollback import Checkpoint
 from recovery.states import Decide, Ended, Event, Recovery, Started, Stepped
 from rules.diagnosis import Diagnosis
 from rules.pack import Mark, Rule
@@ -85,14 +86,23 @@ def has_agent(session: Session, nodes: tuple[str, ...], now: float) -> bool:
 
 
 def checkpoints_of(session: Session, job: str) -> tuple[Checkpoint, ...]:
-    """Checkpoints that the job's failures named, one a step."""
+    """Checkpoints that the job's failures named, one a step, the newest report's word first."""
     reports = session.scalars(select(Failure.report).where(Failure.job == job).order_by(Failure.id.desc()).limit(100)).all()
     found: dict[int, Checkpoint] = {}
     for report in reports:
-        named = report.get("last_checkpoint")
-        if isinstance(named, Mapping) and isinstance(named.get("step"), int):
-            found.setdefault(named["step"], Checkpoint(named["step"], named.get("path")))
+        for named in (*(report.get("checkpoints") or ()), report.get("last_checkpoint")):
+            if isinstance(named, Mapping) and isinstance(named.get("step"), int):
+                found.setdefault(named["step"], Checkpoint(named["step"], named.get("path")))
     return tuple(found.values())
+
+
+def bad_since(session: Session, row: RecoveryRow) -> int | None:
+    """The first step whose numbers were wrong, as the reports of this failure say."""
+    reports = session.scalars(
+        select(Failure.report).where(Failure.job == row.job, Failure.attempt == row.attempt, Failure.generation == row.generation)
+    ).all()
+    named = [report.get("bad_since") for report in reports]
+    return min((step for step in named if isinstance(step, int)), default=None)
 
 
 def step_before(session: Session, job: str, generation: int, reported: int | None) -> int | None:
@@ -156,6 +166,7 @@ def _without_envelope(
             spares=tuple(node for node in free_spares(fleet, busy_nodes(session), now) if node not in asked.localised),
             checkpoints=checkpoints_of(session, job.name),
             last_step=state.step_before,
+            bad_since=bad_since(session, row),
         ),
         spent=relaunches(session, job.name, since, fingerprint),
         spent_job=relaunches(session, job.name, since),

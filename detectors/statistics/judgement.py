@@ -23,13 +23,16 @@ class Finding(StrEnum):
 
 
 # The taxonomy's reason, for the findings that name one by themselves.
-REASONS = {Finding.NOT_FINITE: "nan_loss"}
+REASONS = {Finding.NOT_FINITE: "nan_loss", Finding.LOSS_SPIKE: "loss_spike"}
 HOLDING_BACK = {"data": "data_loading_bottleneck"}
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`value` went past `limit`, in the unit that `why` names. `rank` None: no one rank can be named."""
+    """`value` went past `limit`, in the unit that `why` names. `rank` None: no one rank can be named.
+
+    `since`: the first step of which this holds, where that is not `step`.
+    """
 
     finding: Finding
     why: str
@@ -39,6 +42,12 @@ class Judgement:
     step: int | None = None
     firm: bool = True
     holding_back: str | None = None
+    since: int | None = None
+
+    @property
+    def began(self) -> int | None:
+        """The first step of which it holds."""
+        return self.step if self.since is None else self.since
 
 
 def judgement_signal(judgement: Judgement, time: float, trust: Trust, node: str | None = None) -> Signal:
@@ -48,6 +57,6 @@ def judgement_signal(judgement: Judgement, time: float, trust: Trust, node: str 
     captures = {"finding": judgement.finding.value, "value": f"{judgement.value:g}", "limit": f"{judgement.limit:g}"}
     if judgement.step is not None:
         captures["step"] = str(judgement.step)
-    role = Role.ROOT if judgement.finding is Finding.NOT_FINITE else Role.CONTEXT
+    role = Role.ROOT if judgement.finding in REASONS else Role.CONTEXT
     code = f"PS-STAT-{judgement.finding.value.upper().replace('_', '-')}"
     return Signal(code, reason, role, line, kind=SignalKind.MEASUREMENT, captures=captures)

@@ -6,13 +6,15 @@ if TYPE_CHECKING:
     from pitstop.checkpoint.checkpointer import Checkpointer
     from pitstop.directive import Resume, resume
     from pitstop.monitor import Monitor, init
+    from pitstop.sampler import Sampler
 
-__all__ = ["Checkpointer", "Monitor", "Resume", "init", "lightning_callback", "resume", "transformers_callback"]
+__all__ = ["Checkpointer", "Monitor", "Resume", "Sampler", "init", "lightning_callback", "resume", "transformers_callback"]
 
 HOMES = {
     "Checkpointer": "pitstop.checkpoint.checkpointer",
     "Monitor": "pitstop.monitor",
     "Resume": "pitstop.directive",
+    "Sampler": "pitstop.sampler",
     "init": "pitstop.monitor",
     "lightning_callback": "pitstop.callbacks",
     "resume": "pitstop.directive",

@@ -20,10 +20,12 @@ import traceback
 from typing import Any, Dict, Optional
 
 __all__ = [
+    "DOMAIN",
     "ERROR_FILE",
     "GENERATION",
     "JOB",
     "MONITOR",
+    "NODE",
     "RESUME",
     "STAGING",
     "connect",
@@ -35,6 +37,8 @@ __all__ = [
 
 MONITOR = "PITSTOP_MONITOR"
 JOB = "PITSTOP_JOB"
+NODE = "PITSTOP_NODE"
+DOMAIN = "PITSTOP_DOMAIN"
 GENERATION = "PITSTOP_GENERATION"
 RESUME = "PITSTOP_RESUME"
 STAGING = "PITSTOP_STAGING"

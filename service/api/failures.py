@@ -55,6 +55,9 @@ class FailureDocument(Document):
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)]
     failed: list[FailedRank] = Field(default=[], max_length=100_000)
     last_step: Annotated[int, Field(ge=-1, le=2**53)] | None = None
+    # Those that are complete on disk, and the first step whose numbers were wrong, where that is what failed.
+    checkpoints: list[NamedCheckpoint] = Field(default=[], max_length=1000)
+    bad_since: Annotated[int, Field(ge=0, le=2**53)] | None = None
     last_checkpoint: NamedCheckpoint | Annotated[str, Field(max_length=4096)] | None = None
 
 

@@ -75,7 +75,7 @@ def test_the_right_rank_is_called_slow(runs: Runs, flag: Path) -> None:
     ("fault", "word", "told"),
     [
         ("0@30:nan", "loss is nan", True),
-        ("0@30:spike=5", "the loss jumped", False),
+        ("0@30:spike=5", "the loss jumped", True),
         ("0@30:mute", "loss was last reported at step 29", False),
     ],
 )
@@ -84,7 +84,8 @@ def test_numbers_that_go_wrong_are_noticed(runs: Runs, peer: Peer, flag: Path, f
     process = runs.start(SCRIPT, str(flag), "0.12", ranks=2)
     wait_for(lambda: word in notices(runs), 60)
     if told:
-        wait_for(lambda: peer.posted("/failures"))
+        (failure,) = wait_for(lambda: peer.posted("/failures"))
+        assert failure["bad_since"] == 30
     flag.touch()
     assert process.wait(60) == 0
     assert bool(peer.posted("/failures")) == told

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.decision import RELAUNCHES, Action, Audience, DirectiveKind, Mode
-from recovery.policy import TABLE, Budget, Checkpoint, JobFacts, Situation, decide, witnessed_nodes
+from recovery.policy import TABLE, Budget, JobFacts, Situation, decide, witnessed_nodes
+from recovery.rollback import Checkpoint
 from rules.diagnosis import Diagnosis, Evidence
 from rules.pack import load_packs
 from rules.signal import Role, Trust

@@ -117,7 +117,7 @@ class Checkpointer:
             self._own += (RANDOM,)
         self._replicated = replicated
         self._keep, self._keep_every = keep, keep_every
-        self._domain = domain or os.environ.get("PITSTOP_DOMAIN")
+        self._domain = domain or os.environ.get(protocol.DOMAIN)
         self._staging, self._is_own_folder = staging_folder(self.folder)
         self._slots: Dict[int, Slot] = {}
         self._monitor = init()
@@ -141,7 +141,7 @@ class Checkpointer:
         self._distributed = distributed and self.world > 1
         self._attach(None)
         address = self._start_host()
-        node = os.environ.get("PITSTOP_NODE") or os.uname().nodename
+        node = os.environ.get(protocol.NODE) or os.uname().nodename
         place = Place(self.rank, node, self._domain or node)
         self._addresses, places = [], []
         for found, where in self._gather((address, place)):
