@@ -30,7 +30,7 @@ POLL_SECONDS = 0.05
 
 
 class Hosting:
-    """Of one job. Nothing is started, and nothing kept, for a job that stages nothing. `host`: where other nodes reach this one."""
+    """Of one job. Nothing is started or kept for a job that stages nothing. `host`: where other nodes reach this one."""
 
     def __init__(self, staging: Path, folder: Path, python: str | None, host: str, say: Callable[[str], None]) -> None:
         self.staging = staging
