@@ -86,7 +86,7 @@ class Budget:
 class JobFacts:
     """What the policy must know of the failed job. `spares`: nodes it may use; `lost`: its nodes that two witnesses hold lost.
 
-    `bad_since`: the step from which on its numbers were wrong, where that is what failed.
+    `bad_since`: the step from which on its numbers were wrong, where that is what failed; `requeues`: a scheduler finds other nodes for it.
     """
 
     name: str
@@ -98,6 +98,7 @@ class JobFacts:
     checkpoints: tuple[Checkpoint, ...] = ()
     last_step: int | None = None
     bad_since: int | None = None
+    requeues: bool = False
 
     def ranks_without(self, excluded: tuple[str, ...]) -> int:
         """Ranks left when these nodes are gone, ranks being spread evenly."""
@@ -286,6 +287,8 @@ def _beyond(situation: Situation, action: Action, why: list[str]) -> Decision:
 def _placement(job: JobFacts, exclude: tuple[str, ...]) -> tuple[DirectiveKind, tuple[str, ...], str]:
     """What the job can do without these nodes: (directive, nodes to use, why)."""
     left = tuple(node for node in job.nodes if node not in exclude)
+    if job.requeues:
+        return DirectiveKind.RESTART, (), f"requeued without {', '.join(exclude)}: the scheduler finds another place"
     spares = tuple(node for node in job.spares if node not in exclude and node not in job.nodes)[: len(job.nodes) - len(left)]
     if len(left) + len(spares) >= len(job.nodes):
         return DirectiveKind.RESTART, left + spares, f"spare {', '.join(spares)} takes the place of {', '.join(exclude)}"

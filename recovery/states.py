@@ -72,6 +72,7 @@ class Limits:
     act_seconds: float = 60.0
     verify_seconds: float = 300.0
     settle_seconds: float = 60.0
+    queue_seconds: float = 86_400.0
     escalations: int = 3
 
 
@@ -164,12 +165,14 @@ class Localised:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Who runs where is settled. `heard`: the last generation heard of; `agents`: whether an agent is there to be commanded."""
+    """Who runs where is settled. `heard`: the last generation heard of; `agents`: whether somebody is there to be commanded;
+    `queued`: the job's scheduler starts it, when its turn comes."""
 
     at: float
     heard: int
     agents: bool
     why: str
+    queued: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,8 @@ def _planned(state: Recovery, event: Planned, limits: Limits) -> Result:
         commands.append(Act(decision, generation, until))
     else:
         until += limits.verify_seconds
+    if event.queued:
+        until += limits.queue_seconds
     planned = _to(state, Stage.PLANNED, event.at, event.why, until)
     return replace(planned, successor=None if state.is_stop else generation), tuple(commands)
 

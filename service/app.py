@@ -33,11 +33,12 @@ from service.api import (
     logs,
     nodes,
     silences,
+    slurm,
 )
 from service.dashboard import fleet_pages, knowledge_pages, learning_pages, operation_pages, pages
 from service.dashboard.rendering import STATIC, plotly_script
 from service.diagnoses import Diagnoses
-from service.driver_calls import DriverCalls, load_templates
+from service.driver_calls import DriverCalls
 from service.duties import Duties, Duty
 from service.eventstream import EventWatch
 from service.gate import Gate
@@ -59,6 +60,9 @@ from service.recoveries import Recoveries
 from service.retention import Retention, Storage
 from service.settings import Settings
 from service.silences import begin_silences
+from service.site_drivers import load_drivers
+from service.slurm_calls import SlurmCalls
+from service.slurm_watch import SlurmWatch
 from service.state import Service
 from service.store import Clock, Store
 from service.supervisor import Supervisor
@@ -86,6 +90,7 @@ ROUTES = (
     logs,
     nodes,
     silences,
+    slurm,
 )
 
 
@@ -95,7 +100,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     `shared_pool`: matcher processes that outlive the application, instead of its own.
     """
 
-    templates = load_templates(settings.drivers_file)
+    drivers = load_drivers(settings.drivers_file)
     routes = load_routes(settings.notify_file)
 
     @asynccontextmanager
@@ -111,11 +116,15 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         writer = ChunkWriter(store, clock, settings.max_waiting_bytes)
         storage = Storage(store, settings)
         intake = Intake(pool, writer, metrics, storage)
-        returns = NodeReturns(store, clock, templates)
+        returns = NodeReturns(store, clock, drivers)
         calls = DriverCalls(store, clock, returns)
         diagnose = Diagnoses(store, pool, metrics, clock).of_incident
         recoveries = Recoveries(store, clock, returns, diagnose, rules=rules, started_at=clock())
-        supervisor = Supervisor(recoveries, watch, (returns.tick, calls.work))
+        slurm_watch = SlurmWatch(store, clock, recoveries, drivers.slurm)
+        chores = [returns.tick, calls.work, slurm_watch.work]
+        if drivers.slurm is not None:
+            chores.append(SlurmCalls(store, clock, recoveries, drivers.slurm).work)
+        supervisor = Supervisor(recoveries, watch, chores)
         service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, clock)
         retention = Retention(store, settings, clock)
         client, no_model = open_client(settings, clock)
@@ -137,7 +146,12 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         leases = LeaseWatch(store, clock, settings.lease_seconds, lambda: duties.held)
         service.reports["leases"] = leases.report
         service.checks |= {"matcher": pool.check, "writer": writer.check, "storage": storage.check}
-        service.reports |= {"duties": duties.report, "memory": memories.report, "model": opinions.report}
+        service.reports |= {
+            "slurm": slurm_watch.report,
+            "duties": duties.report,
+            "memory": memories.report,
+            "model": opinions.report,
+        }
         app.state.pitstop = service
         model = ModelThread(opinions, lambda: duties.held)
         parts = (service.watch, service.supervisor, duties, leases, storage, model, learnt)

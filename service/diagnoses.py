@@ -157,7 +157,7 @@ def nodes_of(attempt: Attempt | None, failures: Sequence[Failure]) -> set[str]:
 def rank_contents(tools: Tools, contents: Sequence[StreamContent], reports: Sequence[Report], now: float) -> Diagnosis:
     """Runs in a matcher process."""
     rules = tools.matcher.rules
-    contents = [*contents, *told_errors(contents, reports)]
+    contents = [*contents, *told_errors(contents, reports), *scheduler_words(reports)]
     named = {content.path: content for content in contents}
     found = combine(
         [scan_source(Source(content.path, content.content), tools.matcher, lambda: now) for content in contents], rules
@@ -230,6 +230,22 @@ def told_errors(contents: Sequence[StreamContent], reports: Sequence[Report]) ->
                 numbers = tuple(range(1, len(lines) + 1))
                 told.append(StreamContent(path, text + b"\n", numbers, item.rank, node, Trust.JOB))
     return told
+
+
+def scheduler_words(reports: Sequence[Report]) -> list[StreamContent]:
+    """What the scheduler says of the attempt's end, and of each node by itself: a node vouches for no other."""
+    found = []
+    for report, vouched in reports:
+        said = report.get("scheduler") or {}
+        places: dict[str | None, list[str]] = {None: [str(line) for line in said.get("lines") or ()]}
+        places |= {str(node): [str(line)] for node, line in (said.get("nodes") or {}).items()}
+        for node, lines in places.items():
+            if lines:
+                content = "".join(f"{line}\n" for line in lines).encode()
+                path = f"{said.get('kind', 'scheduler')}{f' on {node}' if node else ''}"
+                trust = Trust.NODE if vouched else Trust.JOB
+                found.append(StreamContent(path, content, tuple(range(1, len(lines) + 1)), None, node, trust))
+    return found
 
 
 def unexplained(findings: Findings, exits: Sequence[Signal]) -> Diagnosis:

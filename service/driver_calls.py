@@ -5,25 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx2
-import yaml
 from pydantic import TypeAdapter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from recovery.drivers.command import Call, DriverError, Operation, Template, Values, holder_of, parse_templates, render
+from recovery.drivers.command import Call, DriverError, Operation, Values, render
 from recovery.node_return import CordonedByOthers, Uncordoned
 from service.node_returns import NodeReturns
-from service.settings import SettingsError
 from service.situations import frozen
 from service.store import Store
 from service.store.fleet import DriverCall, active_returns
 
-__all__ = ["DriverCalls", "load_templates", "make_call"]
+__all__ = ["DriverCalls", "make_call", "run_command"]
 
 CALL = TypeAdapter(Call)
 MAX_OUTPUT = 4096
@@ -31,21 +28,21 @@ MAX_ATTEMPTS = 5
 # A call in flight belongs to whoever makes it for its own time limit and this much more.
 SPARE_SECONDS = 10.0
 STATE_SECONDS = 30.0
+# What changes a node's state for everybody; never done over the head of somebody who holds it.
+MOVES = frozenset({Operation.CORDON, Operation.UNCORDON, Operation.RESET_GPU})
 
 
-def load_templates(path: Path | None) -> dict[Operation, Template]:
-    """The site's templates. Raises SettingsError with one line that names the file and what is wrong."""
-    if path is None:
-        return {}
-    try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-        return parse_templates(document if isinstance(document, dict) else {})
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, DriverError) as error:
-        raise SettingsError(f"PITSTOP_DRIVERS_FILE: {path}: {' '.join(str(error).split())}") from None
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What the site's tool says of a node: who holds it out of service, and whether that is us; or why it could not be asked."""
+
+    holder: str | None = None
+    ours: bool = False
+    problem: str | None = None
 
 
 def make_call(call: Call) -> tuple[bool, str]:
-    """Make it, once: (whether it succeeded, what it said). A command's whole process group ends with its time limit."""
+    """Make it, once: (whether it succeeded, what it said)."""
     environment = os.environ | {
         "PITSTOP_KEY": call.key,
         "PITSTOP_GENERATION": str(call.generation),
@@ -58,9 +55,16 @@ def make_call(call: Call) -> tuple[bool, str]:
         except httpx2.HTTPError as error:
             return False, f"{call.url}: {error}"
         return answer.is_success, f"{answer.status_code} {answer.text[:MAX_OUTPUT]}"
+    return run_command(call.argv, call.timeout_seconds, environment)
+
+
+def run_command(
+    argv: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None, limit: int = MAX_OUTPUT
+) -> tuple[bool, str]:
+    """Run it: (whether it succeeded, the end of what it said). Its whole process group ends with its time limit."""
     try:
         process = subprocess.Popen(
-            call.argv,
+            argv,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -68,14 +72,14 @@ def make_call(call: Call) -> tuple[bool, str]:
             start_new_session=True,
         )
     except OSError as error:
-        return False, f"{call.argv[0]} cannot be run: {error.strerror}"
+        return False, f"{argv[0]} cannot be run: {error.strerror}"
     try:
-        output, _ = process.communicate(timeout=call.timeout_seconds)
+        output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return False, f"no end within {call.timeout_seconds:g} s"
-    return process.returncode == 0, output[-MAX_OUTPUT:].decode(errors="replace").strip()
+        return False, f"no end within {seconds:g} s"
+    return process.returncode == 0, output[-limit:].decode(errors="replace").strip()
 
 
 @dataclass(slots=True)
@@ -89,7 +93,7 @@ class DriverCalls:
 
     def work(self) -> bool:
         """Make what is pending, in order; False where nothing was."""
-        if not self.returns.templates:
+        if not self.returns.drivers.templates:
             return False
         done = False
         while (claimed := self._claim()) is not None:
@@ -113,14 +117,19 @@ class DriverCalls:
             return row.id, call
 
     def _make(self, call_id: int, call: Call) -> None:
-        holder, ours = self._look(call.key, self._node(call_id))
-        foreign = holder if holder is not None and not ours else None
-        if call.operation is Operation.CORDON and ours:
-            succeeded, detail = True, f"it was so already: {holder}"
-        elif call.operation in (Operation.CORDON, Operation.UNCORDON, Operation.RESET_GPU) and foreign is not None:
+        node = self._node(call_id)
+        looked = self._look(call.key, node)
+        foreign = looked.holder if looked.holder is not None and not looked.ours else None
+        if looked.problem is not None and call.operation in MOVES:
+            succeeded, detail = False, f"not done while its state cannot be read: {looked.problem}"
+        elif call.operation is Operation.CORDON and looked.ours:
+            succeeded, detail = True, f"it was so already: {looked.holder}"
+        elif call.operation in MOVES and foreign is not None:
             succeeded, detail = False, f"left to {foreign}"
         else:
             succeeded, detail = make_call(call)
+            if succeeded and call.operation in (Operation.CORDON, Operation.UNCORDON):
+                succeeded, detail = self._check(call, node, detail)
         with self.store.writing() as session:
             row = session.get_one(DriverCall, call_id, populate_existing=True)
             if row.state != "pending":
@@ -140,28 +149,41 @@ class DriverCalls:
         with self.store.reading() as session:
             return session.get_one(DriverCall, call_id).node
 
-    def _look(self, key: str, node: str) -> tuple[str | None, bool]:
-        """Who holds the node out of service, as the site's own tool says; nobody where it cannot be asked."""
-        template = self.returns.templates.get(Operation.STATE)
+    def _look(self, key: str, node: str) -> Looked:
+        """Who holds the node out of service, as the site's own tool says; nobody where there is no such tool."""
+        template = self.returns.drivers.templates.get(Operation.STATE)
         if template is None:
-            return None, False
+            return Looked()
         try:
             succeeded, said = make_call(render(Operation.STATE, template, Values(node, f"{key}/state")))
-        except DriverError:
-            return None, False
-        return holder_of(said) if succeeded else (None, False)
+            return Looked(*self.returns.drivers.holder(said)) if succeeded else Looked(problem=said or "no answer")
+        except DriverError as error:
+            return Looked(problem=str(error))
+
+    def _check(self, call: Call, node: str, said: str) -> tuple[bool, str]:
+        """Read back whether it is so now."""
+        if Operation.STATE not in self.returns.drivers.templates:
+            return True, said
+        after = self._look(call.key, node)
+        if after.problem is not None:
+            return False, f"done, but its state cannot be read back: {after.problem}"
+        is_so = after.ours if call.operation is Operation.CORDON else after.holder is None
+        return is_so, said if is_so else f"done, but its state is now: {after.holder or 'in service'}"
 
     def _look_around(self) -> bool:
         """Has anybody put a node back by hand, or taken hold of one that we took out?"""
         now = self.clock()
-        if Operation.STATE not in self.returns.templates or now - self.looked_at < STATE_SECONDS:
+        if Operation.STATE not in self.returns.drivers.templates or now - self.looked_at < STATE_SECONDS:
             return False
         self.looked_at = now
         with self.store.reading() as session:
             out = [(row.id, row.node) for row in active_returns(session) if self._is_cordoned(session, row.id)]
         for return_id, node in out:
-            holder, ours = self._look(f"{return_id}/look", node)
-            event = Uncordoned(now, "somebody", ours=False) if holder is None else CordonedByOthers(now, None if ours else holder)
+            looked = self._look(f"{return_id}/look", node)
+            if looked.problem is not None:
+                continue
+            by = None if looked.ours else looked.holder
+            event = Uncordoned(now, "somebody", ours=False) if looked.holder is None else CordonedByOthers(now, by)
             with self.store.writing() as session:
                 self.returns.tell(session, return_id, event)
         return bool(out)

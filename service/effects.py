@@ -6,11 +6,12 @@ from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
 from recovery.decision import CLUSTER_ACTIONS, Action, Decision, DirectiveKind
-from recovery.drivers.local import agent_commands
+from recovery.drivers.local import AgentCommand, agent_commands
 from recovery.envelope import review
 from recovery.states import Act, Notify
 from service.fleet import fleet_of
 from service.node_returns import NodeReturns
+from service.scheduling import Hand, ask_scheduler, hand_of
 from service.situations import nodes_of
 from service.store.access import audit
 from service.store.database import hold_lock
@@ -47,8 +48,13 @@ def carry_out(session: Session, row: RecoveryRow, position: int, act: Act, now: 
     if decision.directive is not DirectiveKind.STOP:
         row.relaunches += 1
     nodes = nodes_of(session.get_one(Job, row.job), current_attempt(session, row.job))
-    hold_lock(session, "commands")
-    for told in agent_commands(act, recovery=str(row.id), job=row.job, nodes=nodes):
+    told_agents: tuple[AgentCommand, ...] = ()
+    if hand_of(session, row.job, decision, returns.drivers.slurm) is Hand.REQUEUE:
+        ask_scheduler(session, row, action, act, now)
+    else:
+        hold_lock(session, "commands")
+        told_agents = agent_commands(act, recovery=str(row.id), job=row.job, nodes=nodes)
+    for told in told_agents:
         session.add(
             CommandRow(
                 key=f"{action.id}/{told.key}",

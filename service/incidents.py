@@ -112,7 +112,8 @@ def failure_summary(report: FailureReport) -> str:
             how = f"told: {str(rank['error']).splitlines()[0][:200]}"
         parts.append(f"rank {rank.get('rank')} {how}" + (f" on {rank['node']}" if rank.get("node") else ""))
     more = f" and {len(report.failed) - 4} more ranks" if len(report.failed) > 4 else ""
-    return f"{report.job}: " + ("; ".join(parts) + more if parts else "the job was reported as failed")
+    scheduler = (report.document.get("scheduler") or {}).get("why") or "the job was reported as failed"
+    return f"{report.job}: " + ("; ".join(parts) + more if parts else scheduler)
 
 
 def open_or_update_incident(session: Session, report: FailureReport, now: float) -> Reported:

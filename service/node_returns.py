@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from pydantic import TypeAdapter
@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from recovery.decision import Mode
-from recovery.drivers.command import Operation, Template, Values, render
+from recovery.drivers.command import Operation, Values, render
 from recovery.node_return import (
     DEFAULT_RETURN_MODES,
     AskApproval,
@@ -31,6 +31,7 @@ from recovery.node_return import (
     step,
 )
 from service.fleet import HELD, OUT, busy_nodes, fleet_of
+from service.site_drivers import SiteDrivers
 from service.situations import MODES
 from service.store import Store
 from service.store.access import Switch, audit
@@ -57,11 +58,11 @@ def return_terms(session: Session) -> Terms:
 
 @dataclass(slots=True)
 class NodeReturns:
-    """The runner. Its methods that take a session belong to the caller's transaction. `templates`: the site's own commands."""
+    """The runner. Its methods that take a session belong to the caller's transaction. `drivers`: the site's own commands."""
 
     store: Store
     clock: Callable[[], float]
-    templates: Mapping[Operation, Template] = field(default_factory=dict)
+    drivers: SiteDrivers = field(default_factory=SiteDrivers)
 
     def take_out(
         self,
@@ -129,7 +130,8 @@ class NodeReturns:
         """The exact calls that taking this node out would make."""
         wanted = (Operation.CORDON, Operation.RESET_GPU) if reset else (Operation.CORDON,)
         values = Values(node, "dry-run", incident="" if incident is None else str(incident), generation=generation, why=why)
-        return [render(operation, self.templates[operation], values).text for operation in wanted if operation in self.templates]
+        known = self.drivers.templates
+        return [render(operation, known[operation], values).text for operation in wanted if operation in known]
 
     def state_of(self, row: NodeReturn) -> ReturnState:
         return STATE.validate_python(row.state)
@@ -194,7 +196,7 @@ class NodeReturns:
 
     def _call(self, session: Session, row: NodeReturn, operation: Operation, now: float) -> bool:
         """Store a call to the site's own tools; False where the site has none for this."""
-        template = self.templates.get(operation)
+        template = self.drivers.templates.get(operation)
         if template is None:
             return False
         state = self.state_of(row)

@@ -56,6 +56,7 @@ from service.effects import DECISION, carry_out, notify
 from service.fleet import fleet_of
 from service.incidents import FailureReport, apply_diagnosis, open_or_update_incident
 from service.node_returns import NodeReturns
+from service.scheduling import Hand, hand_of, requeues, would_ask
 from service.situations import frozen, has_agent, lost_of, nodes_of, observations, situation_of, step_before
 from service.store import Store
 from service.store.database import hold_lock
@@ -141,9 +142,10 @@ class Recoveries:
         job = session.get_one(Job, row.job)
         act = Act(decision, max(job.generation, state.generation) + 1, now + self.limits.act_seconds)
         nodes = nodes_of(job, current_attempt(session, row.job))
+        asks = hand_of(session, row.job, decision, self.returns.drivers.slurm) is Hand.REQUEUE
         told = (
             ()
-            if decision.directive is DirectiveKind.NONE
+            if decision.directive is DirectiveKind.NONE or asks
             else agent_commands(act, recovery=str(row.id), job=row.job, nodes=nodes)
         )
         taken = review(decision.exclude, fleet_of(session, now), now).take if decision.action in CLUSTER_ACTIONS else ()
@@ -157,16 +159,17 @@ class Recoveries:
             "decision": DECISION.dump_python(decision, mode="json"),
             "commands": [
                 {"node": command.node, "kind": command.kind, "generation": command.generation, "args": dict(command.args)}
-                for command in (told if decision.directive is not DirectiveKind.NONE else ())
+                for command in told
             ],
-            "calls": calls,
+            "calls": [*calls, *(would_ask(session, row, decision) if asks else ())],
         }
 
     def _situation(
         self, session: Session, row: RecoveryRow, state: Recovery, asked: Decide, diagnosis: Diagnosis | None, now: float
     ) -> Situation:
         known = diagnosis or _stored_diagnosis(session, row)
-        return situation_of(session, row, state, known, asked, now, self.rules, self._leases_known(now))
+        again = requeues(session, row.job, self.returns.drivers.slurm)
+        return situation_of(session, row, state, known, asked, now, self.rules, self._leases_known(now), again)
 
     def state_of(self, row: RecoveryRow) -> Recovery:
         return STATE.validate_python(row.state)
@@ -344,6 +347,13 @@ class Recoveries:
         else:
             where = ", ".join((decision.use if decision is not None else ()) or nodes) or "where it ran"
             why = f"goes on on {where} under generation {job.generation + 1}"
+        hand = hand_of(session, row.job, decision, self.returns.drivers.slurm)
+        if hand is Hand.REQUEUE:
+            return Planned(now, job.generation, True, f"{why}, which Slurm is asked to requeue", queued=True)
+        if hand is Hand.QUEUED:
+            return Planned(
+                now, job.generation, False, "Slurm has requeued it by itself: it starts when its turn comes", queued=True
+            )
         if not agents:
             why += "; no agent is there, its launcher is to do it"
             if decision is not None and decision.directive is not DirectiveKind.STOP:

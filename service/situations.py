@@ -123,11 +123,12 @@ def situation_of(
     now: float,
     rules: Sequence[Rule],
     leases_known: bool,
+    requeues: bool = False,
 ) -> Situation:
     """All that the policy decides from, the safety envelope's refusals among it."""
     situation = _without_envelope(session, row, state, diagnosis, asked, now, rules)
-    if leases_known:
-        situation = replace(situation, job=replace(situation.job, lost=lost_of(session, row, now)))
+    lost = lost_of(session, row, now) if leases_known else ()
+    situation = replace(situation, job=replace(situation.job, lost=lost, requeues=requeues))
     named = taken_out(situation)
     if not named:
         return situation

@@ -17,16 +17,19 @@ from recovery.drivers.command import NODE_NAME, OWN_MARK, DriverError, Operation
 from rules.hostlist import expand
 
 __all__ = [
+    "MENDABLE",
     "Carried",
     "Done",
     "JobGoal",
     "JobSeen",
     "Left",
     "Move",
+    "Run",
     "SlurmSite",
     "Verb",
     "Wait",
     "carry_out",
+    "foreseen",
     "holder_of_node",
     "next_move",
     "node_templates",
@@ -257,6 +260,17 @@ class Carried:
     final: bool
     detail: str
     did: tuple[str, ...] = ()
+
+
+def foreseen(goal: JobGoal) -> tuple[str, ...]:
+    """The commands that a requeue of a running job would take, as a dry run shows them."""
+    comment, steps = goal.comment, []
+    if goal.exclude:
+        steps.append(JobSeen("PENDING", goal.restarts + 1, (), REQUEUED_HELD, comment, ()))
+        steps.append(JobSeen("PENDING", goal.restarts + 1, (), REQUEUED_HELD, comment, goal.exclude))
+    running = [JobSeen("RUNNING", goal.restarts, goal.exclude, "None", mark, ()) for mark in ("", comment)]
+    moves = (next_move(goal, seen) for seen in (*running, *steps))
+    return tuple(" ".join(move.argv) for move in moves if isinstance(move, Move))
 
 
 # Runs a command within a time limit: (whether it succeeded, what it said).

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from service.access import Principal, PrincipalDependency, Right, Role, allow
 from service.api.documents import attempt_document, job_document, listing, offset_of, rank_state_document
 from service.problems import Problem
+from service.slurm_words import note_slurm_job
 from service.state import ServiceDependency
 from service.store.events import publish_event
 from service.store.jobs import Attempt, Job, RankState, find_attempt, rank_states
@@ -32,6 +33,16 @@ class Report(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
+class SchedulerPlace(Report):
+    """Which job of a scheduler carries this one. `restarts`: how often it requeued it; `nodes`: what it gave to this attempt."""
+
+    kind: Literal["slurm"]
+    id: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,9}$")]
+    cluster: Annotated[str, Field(max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    restarts: Count = 0
+    nodes: list[Name] = Field(default=[], max_length=100_000)
+
+
 class JobRegistration(Report):
     job: Name
     owner: Name | None = None
@@ -44,6 +55,7 @@ class JobRegistration(Report):
     layout: dict[str, Any] | None = None
     checkpoint_policy: dict[str, Any] | None = None
     max_restarts: Count | None = None
+    scheduler: SchedulerPlace | None = None
 
 
 class JobChange(Report):
@@ -124,14 +136,14 @@ def register_job(
 ) -> dict[str, Any]:
     """Register a job, by name: 201 the first time, 200 and its present document after that."""
     now = service.clock()
-    fields = body.model_dump(exclude={"job"}, exclude_unset=True)
+    fields = body.model_dump(exclude={"job", "scheduler"}, exclude_unset=True)
     check_project(principal, body.project)
     with service.store.writing() as session:
         job = session.get(Job, body.job)
         if job is not None:
             check_project(principal, job.project)
         if job is None:
-            fields = body.model_dump(exclude={"job"})
+            fields = body.model_dump(exclude={"job", "scheduler"})
             job = Job(
                 name=body.job,
                 **fields,
@@ -151,6 +163,8 @@ def register_job(
                 setattr(job, name, value)
             job.updated_at = now
         session.flush()
+        if body.scheduler is not None:
+            note_slurm_job(session, body.job, body.scheduler.model_dump(), now)
         return job_document(job)
 
 

@@ -1,6 +1,6 @@
 """Tables and the small queries over them. Importing the package makes every table known to its metadata."""
 
-from service.store import access, candidates, events, fleet, incidents, jobs, logs, memories, recoveries
+from service.store import access, candidates, events, fleet, incidents, jobs, logs, memories, recoveries, slurm
 from service.store.database import Base, Clock, DatabaseError, Store
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "logs",
     "memories",
     "recoveries",
+    "slurm",
 ]

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from recovery.drivers.command import parse_templates
+from service.site_drivers import SiteDrivers
 from tests.service.scripted_agent import ScriptedAgent
 from tests.service.test_approvals import commands, fallen_off_the_bus, service_of, set_mode
 
@@ -99,8 +100,8 @@ def test_a_free_spare_takes_the_place_of_the_isolated_node(client: TestClient, a
 
 def test_a_dry_run_shows_the_exact_commands_and_does_nothing(client: TestClient, agent: ScriptedAgent) -> None:
     set_mode(client, isolate="observe")
-    service_of(client).recoveries.returns.templates = parse_templates(
-        {"cordon": {"command": ["scontrol", "update", "NodeName={node}", "State=DRAIN", "Reason={why}"]}}
+    service_of(client).recoveries.returns.drivers = SiteDrivers(
+        parse_templates({"cordon": {"command": ["scontrol", "update", "NodeName={node}", "State=DRAIN", "Reason={why}"]}})
     )
     answer = agent.fail(wait=60)
     assert answer["directive"] == "restart"

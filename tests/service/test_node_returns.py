@@ -11,10 +11,11 @@ from sqlalchemy import select
 
 from recovery.decision import Mode
 from recovery.drivers.command import Operation
-from recovery.node_return import Approved, Part, Phase, RepairNoted, Tick
-from service.driver_calls import DriverCalls, load_templates
+from recovery.node_return import Approved, Part, Phase, RepairNoted, Tick, Uncordoned
+from service.driver_calls import DriverCalls
 from service.node_returns import NodeReturns
 from service.settings import SettingsError
+from service.site_drivers import load_drivers
 from service.situations import FREEZE, MODES
 from service.store import Store
 from service.store.access import AuditEntry, Switch
@@ -28,9 +29,11 @@ world, operation, node, *rest = sys.argv[1:]
 held = pathlib.Path(world, node)
 with open(pathlib.Path(world, "log"), "a") as log:
     log.write(f"{operation} {node} {' '.join(rest)} {os.environ['PITSTOP_KEY']}\\n")
-if operation == "state":
+if operation == "state" and pathlib.Path(world, "deaf").exists():
+    sys.exit("no answer")
+elif operation == "state":
     print(held.read_text() if held.exists() else "")
-elif operation == "cordon":
+elif operation == "cordon" and not pathlib.Path(world, "vain").exists():
     held.write_text(rest[0])
 elif operation == "uncordon":
     held.unlink()
@@ -64,7 +67,7 @@ class Site:
         drivers = folder / "drivers.yaml"
         drivers.write_text(yaml.safe_dump(document))
         self.store, self.clock = store, Clock()
-        self.returns = NodeReturns(store, self.clock, load_templates(drivers))
+        self.returns = NodeReturns(store, self.clock, load_drivers(drivers))
         self.calls = DriverCalls(store, self.clock, self.returns)
         with store.writing() as session:
             for name in ("n1", "n2"):
@@ -204,6 +207,34 @@ def test_a_gpu_reset_counts_as_the_repair(site: Site) -> None:
     assert site.row().phase == Phase.PROBATION.value
 
 
+def test_while_the_state_cannot_be_read_nothing_is_done_and_nothing_is_concluded(site: Site) -> None:
+    site.take_out()
+    site.calls.work()
+    (site.world / "deaf").touch()
+    site.clock.now += 60
+    site.calls.work()
+    assert site.row().phase == Phase.CORDONED.value
+    site.tell(site.row().id, Uncordoned(site.clock.now, "ann", ours=False))
+    with site.store.writing() as session:
+        site.returns.take_out(session, "n2", key="a3/n2", why="Xid 79", incident=None, recovery=None, generation=6, reset=False)
+    site.calls.work()
+    assert site.did() == ["cordon"]
+    (site.world / "deaf").unlink()
+    site.clock.now += 120
+    site.calls.work()
+    assert site.did() == ["cordon", "cordon"]
+
+
+def test_a_cordon_that_did_not_take_is_not_taken_for_done(site: Site) -> None:
+    (site.world / "vain").touch()
+    site.take_out()
+    site.calls.work()
+    with site.store.reading() as session:
+        call = session.scalars(select(DriverCall)).one()
+    assert (call.state, call.attempts) == ("pending", 1)
+    assert "in service" in call.detail
+
+
 def test_frozen_nothing_is_called(site: Site) -> None:
     site.take_out()
     with site.store.writing() as session:
@@ -216,6 +247,6 @@ def test_a_driver_file_that_cannot_be_used_gets_one_line(tmp_path: Path) -> None
     path = tmp_path / "drivers.yaml"
     path.write_text("cordon: {command: [drain]}")
     with pytest.raises(SettingsError, match=r"PITSTOP_DRIVERS_FILE: .*does not name \{node\}"):
-        load_templates(path)
+        load_drivers(path)
     with pytest.raises(SettingsError, match="No such file"):
-        load_templates(tmp_path / "none.yaml")
+        load_drivers(tmp_path / "none.yaml")

@@ -1,0 +1,213 @@
+"""What follows from what Slurm's hooks and its own answers say: reported once, or left to whoever wanted it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from recovery.drivers.slurm import SlurmSite
+from service.app import create_app
+from service.ingest.matching import MatcherPool
+from service.settings import SettingsError, load_settings
+from service.site_drivers import load_drivers
+from service.slurm_watch import SlurmWatch
+from service.state import Service
+from service.store.incidents import Failure, Incident
+from service.store.jobs import Job, Node
+from service.store.slurm import SlurmJob, SlurmWord
+
+ALL_WELL = "".join(f"n{index}   |mixed   |none\n" for index in range(4))
+
+
+class Slurm:
+    """Answers as squeue and sinfo of 22.05 print them."""
+
+    def __init__(self) -> None:
+        self.queue, self.nodes, self.away = "42|RUNNING|0|N/A|n[0-1]", ALL_WELL, False
+
+    def __call__(self, argv: Sequence[str], seconds: float) -> tuple[bool, str]:
+        if self.away:
+            return False, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+        return True, self.queue if argv[0] == "squeue" else self.nodes
+
+
+class Lab:
+    """A service whose watch is driven by hand, with one job of two nodes that Slurm carries as 42."""
+
+    def __init__(self, client: TestClient) -> None:
+        self.client, self.slurm, self.now = client, Slurm(), 0.0
+        self.service: Service = client.app.state.pitstop  # type: ignore[attr-defined]
+        self.now = self.service.clock()
+        self.watch = SlurmWatch(self.service.store, lambda: self.now, self.service.recoveries, SlurmSite(), self.slurm)
+        self.register()
+        ranks = [{"rank": rank, "local_rank": 0, "node": f"n{rank}", "pid": 1} for rank in (0, 1)]
+        self.post("jobs/train/attempts", {"attempt": 1, "generation": 0, "ranks": ranks})
+
+    def register(self, restarts: int = 0) -> None:
+        place = {"kind": "slurm", "cluster": "lab", "id": "42", "restarts": restarts, "nodes": ["n0", "n1"]}
+        self.post("jobs", {"job": "train", "ranks": 2, "scheduler": place})
+
+    def post(self, path: str, document: object) -> None:
+        assert self.client.post(f"/api/v1/{path}", json=document).status_code < 300
+
+    def hook(self, kind: str, **fields: str) -> None:
+        body = b"\0".join(f"{name}={value}".encode() for name, value in fields.items())
+        answer = self.client.post(f"/api/v1/slurm/hooks/{kind}", content=body)
+        assert answer.status_code == 200, answer.text
+
+    def later(self, seconds: float = 15.0) -> None:
+        self.now += seconds
+        self.watch.work()
+
+    def failures(self) -> list[Failure]:
+        with self.service.store.reading() as session:
+            return list(session.scalars(select(Failure)))
+
+    def row(self) -> SlurmJob:
+        with self.service.store.reading() as session:
+            return session.scalars(select(SlurmJob)).one()
+
+    def job_state(self) -> str:
+        with self.service.store.reading() as session:
+            return session.get_one(Job, "train").state
+
+    def node_state(self, node: str) -> str:
+        with self.service.store.reading() as session:
+            return session.get_one(Node, node).state
+
+
+@pytest.fixture
+def lab(client: TestClient) -> Lab:
+    return Lab(client)
+
+
+def test_a_node_that_went_down_is_reported_with_slurms_own_words_and_once(lab: Lab) -> None:
+    lab.later()
+    lab.slurm.queue = "42|PENDING|1|N/A|"
+    lab.slurm.nodes = ALL_WELL.replace("n1   |mixed", "n1   |down+not_responding").replace("none\nn2", "Not responding\nn2")
+    for _ in range(4):
+        lab.later(5.0)
+    (failure,) = lab.failures()
+    said = failure.report["scheduler"]
+    assert said["lines"] == ["JobId=42 JobState=NODE_FAIL NodeList=n0,n1"]
+    assert said["nodes"] == {"n1": "NodeName=n1 State=DOWN+NOT_RESPONDING Reason=Not responding"}
+    assert (lab.row().requeued, lab.row().over) == (True, False)
+    lab.register(restarts=1)
+    assert (lab.row().requeued, lab.row().ending) == (False, None)
+
+
+def test_an_end_that_a_hook_tells_is_not_guessed_at(lab: Lab) -> None:
+    lab.hook("job_end", JOBID="42", CLUSTER="lab", JOBSTATE="PREEMPTED", JOBNAME="x JobState=NODE_FAIL", NODES="n[0-1]")
+    lab.slurm.queue = "42|PENDING|1|N/A|"
+    lab.later()
+    lab.later()
+    (failure,) = lab.failures()
+    assert failure.report["scheduler"]["lines"] == ["JobId=42 JobState=PREEMPTED NodeList=n0,n1"]
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "CANCELLED by 1000", "COMPLETED"])
+def test_what_somebody_wanted_is_no_failure(lab: Lab, state: str) -> None:
+    lab.hook("job_end", JOBID="42", CLUSTER="lab", JOBSTATE=state)
+    lab.slurm.queue = f"42|{state.split()[0]}|0|N/A|n[0-1]"
+    lab.later()
+    assert lab.failures() == []
+    assert lab.row().over
+    assert lab.job_state() == {"CANCELLED": "cancelled", "COMPLETED": "ended"}[state.split()[0]]
+
+
+def test_a_requeue_by_people_is_left_to_them(lab: Lab) -> None:
+    lab.later()
+    lab.slurm.queue = "42|PENDING|1|N/A|"
+    for _ in range(3):
+        lab.later(5.0)
+    assert lab.failures() == []
+    assert (lab.row().ending, lab.row().requeued, lab.row().over) == ("REQUEUED", True, False)
+
+
+def test_a_drain_by_an_operator_holds_the_node_and_leaves_its_job_alone(lab: Lab) -> None:
+    lab.later()
+    lab.slurm.nodes = ALL_WELL.replace("n1   |mixed   |none", "n1   |mixed+drain   |bad PSU")
+    lab.later()
+    assert (lab.node_state("n1"), lab.node_state("n2")) == ("held", "ready")
+    assert lab.failures() == []
+    with lab.service.store.reading() as session:
+        assert session.scalars(select(Incident)).all() == []
+    lab.slurm.nodes = ALL_WELL
+    lab.later()
+    assert lab.node_state("n1") == "ready"
+
+
+def test_slurm_that_does_not_answer_ends_nothing(lab: Lab) -> None:
+    lab.later()
+    lab.slurm.away = True
+    for _ in range(5):
+        lab.later(60.0)
+    assert lab.failures() == []
+    assert (lab.row().ending, lab.row().over) == (None, False)
+    assert "Unable to contact" in str(lab.watch.report()["problem"])
+
+
+def test_jobs_that_nobody_registered_are_not_ours(lab: Lab) -> None:
+    lab.hook("job_end", JOBID="43", CLUSTER="lab", JOBSTATE="NODE_FAIL")
+    lab.hook("job_end", JOBID="42", CLUSTER="other", JOBSTATE="NODE_FAIL")
+    lab.later()
+    assert lab.failures() == []
+    with lab.service.store.reading() as session:
+        assert all(word.done for word in session.scalars(select(SlurmWord)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("nothing", b"A=1", 404),
+        ("epilog", b"no variable", 400),
+        ("epilog", b"SLURM_JOB_ID=42", 422),
+        ("job_end", b"A=" + b"x" * 300_000, 413),
+    ],
+)
+def test_a_hook_that_makes_no_sense_stores_nothing(lab: Lab, kind: str, body: bytes, status: int) -> None:
+    assert lab.client.post(f"/api/v1/slurm/hooks/{kind}", content=body).status_code == status
+    with lab.service.store.reading() as session:
+        assert session.scalars(select(SlurmWord)).all() == []
+
+
+def test_a_node_that_pitstop_took_out_is_told_so(lab: Lab) -> None:
+    with lab.service.store.writing() as session:
+        lab.service.recoveries.returns.take_out(
+            session, "n1", key="k", why="Xid 79", incident=None, recovery=None, generation=0, reset=False
+        )
+    answers = [lab.client.post("/api/v1/slurm/hooks/health", content=f"SLURMD_NODENAME={node}".encode()) for node in ("n0", "n1")]
+    assert [answer.headers["pitstop-status"] for answer in answers] == ["0", "2"]
+    assert answers[1].text == "CRITICAL: n1 is taken out by Pitstop: Xid 79\n"
+
+
+def test_the_driver_file_names_slurm_and_the_sites_own_commands_come_first(tmp_path: Path) -> None:
+    path = tmp_path / "drivers.yaml"
+    path.write_text(yaml.safe_dump({"slurm": {"prefix": ["ssh", "ctl0"]}, "probe": {"command": ["check", "{node}"]}}))
+    drivers = load_drivers(path)
+    assert sorted(drivers.templates) == ["cordon", "probe", "state", "uncordon"]
+    assert drivers.slurm == SlurmSite(("ssh", "ctl0"))
+    path.write_text("slurm: {prefixes: []}")
+    with pytest.raises(SettingsError, match=r"PITSTOP_DRIVERS_FILE: .*'prefixes' is not known"):
+        load_drivers(path)
+
+
+def test_a_service_of_a_slurm_cluster_starts(tmp_path: Path, pool: MatcherPool) -> None:
+    path = tmp_path / "drivers.yaml"
+    path.write_text("slurm: {prefix: [/bin/false]}")
+    app = create_app(load_settings(data_dir=tmp_path / "data", drivers_file=path), shared_pool=pool)
+    with TestClient(app, base_url="http://localhost", client=("127.0.0.1", 50000)) as client:
+        report = client.get("/readyz").json()["slurm"]
+        deadline = time.monotonic() + 20
+        while report["problem"] is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+            report = client.get("/readyz").json()["slurm"]
+    assert report["asked"] is True
+    assert report["looked_at"] is None
+    assert report["problem"]
