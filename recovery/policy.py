@@ -86,7 +86,8 @@ class Budget:
 class JobFacts:
     """What the policy must know of the failed job. `spares`: nodes it may use; `lost`: its nodes that two witnesses hold lost.
 
-    `bad_since`: the step from which on its numbers were wrong, where that is what failed; `requeues`: a scheduler finds other nodes for it.
+    `bad_since`: the step from which on its numbers were wrong, where that is what failed; `requeues`: a scheduler finds it
+    other nodes.
     """
 
     name: str
