@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from detectors.lease import silence_signal
 from detectors.reading.scan import combine, scan_source, scan_text
 from detectors.reading.sources import Source
 from detectors.reading.text import strip_escapes
@@ -25,6 +26,7 @@ from rules.taxonomy import NONE, UNKNOWN, load_taxonomy
 from service.chunks import decode_chunk
 from service.ingest.matching import MatcherDied, MatcherPool, Tools
 from service.keptlines import node_streams, streams_of
+from service.losses import losses_of
 from service.metrics import Metrics
 from service.store import Clock, Store
 from service.store.incidents import Failure
@@ -92,6 +94,7 @@ class Diagnoses:
         """
         with self.metrics.diagnosis.labels("attempt").time():
             contents, reports = read_attempt(self.store, job, attempt, generation)
+            contents = (*contents, *told_losses(self.store, job, attempt, generation, self.clock()))
             size = sum(len(content.content) for content in contents)
             try:
                 return self.pool.submit(size, rank_contents, contents, reports, self.clock()).result()
@@ -136,6 +139,17 @@ def read_attempt(
             )
         reports = tuple((failure.report, failure.vouched) for failure in failures)
     return tuple(contents.values()), reports
+
+
+def told_losses(store: Store, job: str, attempt: int, generation: int | None, now: float) -> list[StreamContent]:
+    """What silent leases and their witnesses say of nodes of the attempt."""
+    with store.reading() as session:
+        ran = find_attempt(session, job, attempt)
+        if generation is None or ran is None:
+            return []
+        lost = losses_of(session, job, generation, sorted(nodes_of(ran, ())), now)
+    lines = [silence_signal(loss.silence, loss).line for loss in lost]
+    return [StreamContent(f"{it.path} of {it.node}", it.text.encode() + b"\n", (1,), None, it.node, it.trust) for it in lines]
 
 
 def time_window(attempt: Attempt | None, failures: Sequence[Failure]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The fleet as the safety envelope sees it, drawn from the store; and which nodes of a job are lost."""
+"""The fleet as the safety envelope sees it, drawn from the store."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from sqlalchemy.orm import Session
 from recovery.envelope import BreakerLimits, Fleet, Maintenance, NodeFacts, Removal
 from service.store.access import Switch
 from service.store.fleet import MaintenanceRow, NodePlace, NodeReturn
-from service.store.incidents import Failure
 from service.store.jobs import Job, Node, current_attempt
 
-__all__ = ["BREAKER", "HELD", "OUT", "breaker_limits", "busy_nodes", "fleet_of", "lost_nodes"]
+__all__ = ["BREAKER", "HELD", "OUT", "breaker_limits", "busy_nodes", "fleet_of"]
 
 # Switch (service/store/access.py): the breaker's limits that operators set.
 BREAKER = "breaker"
@@ -61,17 +60,3 @@ def busy_nodes(session: Session) -> frozenset[str]:
         attempt = current_attempt(session, name)
         busy |= {str(rank["node"]) for rank in (attempt.ranks if attempt is not None else []) if rank.get("node")}
     return frozenset(busy)
-
-
-def lost_nodes(session: Session, job: Job, generation: int, nodes: tuple[str, ...], now: float) -> tuple[str, ...]:
-    """Nodes of the job with a silent lease, where a rank on another of its nodes failed: two independent witnesses (law 9).
-
-    When more than max(3, 5 %) of all leases are silent at once, the service suspects itself and holds none lost.
-    """
-    leases = {node.id: node.lease_until for node in session.scalars(select(Node).where(Node.lease_until.is_not(None)))}
-    silent = {node for node, until in leases.items() if until is not None and until <= now}
-    if len(silent) > max(3, 0.05 * len(leases)) or len(silent) == len(leases):
-        return ()
-    reports = session.scalars(select(Failure.report).where(Failure.job == job.name, Failure.generation == generation)).all()
-    failed = {str(rank["node"]) for report in reports for rank in report.get("failed") or () if rank.get("node")}
-    return tuple(node for node in nodes if node in silent and failed - {node} - silent)

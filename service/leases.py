@@ -1,4 +1,4 @@
-"""Silent nodes: judges the stored leases twice a second, and says once when a node falls silent and when it is heard again."""
+"""Silent nodes: judges the stored leases four times a second, says once when a node falls silent and when it is heard again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["LeaseWatch"]
 
 log = logging.getLogger("pitstop.leases")
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.25
 
 
 @dataclass(slots=True)

@@ -55,6 +55,7 @@ from service.directives import decided_directive, is_settled, waiting_directive
 from service.effects import DECISION, carry_out, notify
 from service.fleet import fleet_of
 from service.incidents import FailureReport, apply_diagnosis, open_or_update_incident
+from service.losses import awaits_leases
 from service.node_returns import NodeReturns
 from service.scheduling import Hand, hand_of, requeues, would_ask
 from service.situations import frozen, has_agent, lost_of, nodes_of, observations, situation_of, step_before
@@ -184,6 +185,9 @@ class Recoveries:
         with self.store.reading() as session:
             row = session.get_one(RecoveryRow, recovery_id)
             undiagnosed = row.stage == Stage.DETECTED.value
+            known_from = self.started_at + LEASE_GRACE_SECONDS
+            if undiagnosed and awaits_leases(session, row.job, row.generation, self.clock(), known_from):
+                return False
             if not undiagnosed and not self._news(session, row):
                 return False
         if undiagnosed:

@@ -74,7 +74,7 @@ class Settings(BaseSettings):
     # A learnt rule goes into use by itself after this many hits that agree with the settled cause; 0: only by hand.
     learnt_agreeing: int = Field(default=3, ge=0)
 
-    lease_seconds: float = Field(default=3.0, gt=0)
+    lease_seconds: float = Field(default=2.5, gt=0)
     flap_hold_seconds: float = Field(default=600.0, ge=0)
 
     @field_validator("allowed_hosts", "job_keys", mode="before")

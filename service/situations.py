@@ -15,7 +15,8 @@ from recovery.rollback import Checkpoint
 from recovery.states import Decide, Ended, Event, Recovery, Started, Stepped
 from rules.diagnosis import Diagnosis
 from rules.pack import Mark, Rule
-from service.fleet import busy_nodes, fleet_of, lost_nodes
+from service.fleet import busy_nodes, fleet_of
+from service.losses import losses_of
 from service.store.access import Switch
 from service.store.incidents import Failure
 from service.store.jobs import Attempt, Job, Node, current_attempt, rank_states
@@ -140,7 +141,8 @@ def situation_of(
 def lost_of(session: Session, row: RecoveryRow, now: float) -> tuple[str, ...]:
     """Nodes of the recovery's job that two witnesses hold lost."""
     job = session.get_one(Job, row.job)
-    return lost_nodes(session, job, row.generation, nodes_of(job, current_attempt(session, row.job)), now)
+    nodes = nodes_of(job, current_attempt(session, row.job))
+    return tuple(loss.node for loss in losses_of(session, row.job, row.generation, nodes, now))
 
 
 def _without_envelope(

@@ -49,11 +49,20 @@ class NamedCheckpoint(Document):
     path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
 
 
+class UnreachableNode(Document):
+    """A node of the job that the reporting agent cannot reach: a witness, should its lease run out too."""
+
+    node: Annotated[str, Field(min_length=1, max_length=255)]
+    since: float | None = None
+    why: Annotated[str, Field(max_length=1024)] = ""
+
+
 class FailureDocument(Document):
     attempt: Count
     generation: Count
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)]
     failed: list[FailedRank] = Field(default=[], max_length=100_000)
+    unreachable: list[UnreachableNode] = Field(default=[], max_length=1000)
     last_step: Annotated[int, Field(ge=-1, le=2**53)] | None = None
     # Those that are complete on disk, and the first step whose numbers were wrong, where that is what failed.
     checkpoints: list[NamedCheckpoint] = Field(default=[], max_length=1000)
