@@ -68,8 +68,9 @@ def run_trials(
     from cli.trials_progress import Listeners
     from evaluation.drivers.local import LocalDriver
     from evaluation.drivers.slurm import SlurmDriver, allocated_nodes
+    from evaluation.gantt import draw
     from evaluation.priors import read_priors, write_priors
-    from evaluation.report import drawing, learnt, run_report
+    from evaluation.report import bars_of, learnt, run_report
 
     spec = specification(spec_path)
     slots = spec.slots
@@ -115,11 +116,10 @@ def run_trials(
         state = runner.run(stop=lambda: bool(stopped))
         timeline = run_folder.timeline()
         report = run_report(spec.name, spec.model, path, state, timeline)
-        picture = drawing(timeline, f"{spec.name} on {len(slots)} slots")
         if told is not None:
-            told.ended(report, picture)
+            told.ended(report)
     (path / "report.json").write_text(json.dumps(report, indent=1) + "\n")
-    (path / "gantt.svg").write_text(picture)
+    (path / "gantt.svg").write_text(draw(bars_of(timeline), f"{spec.name} on {len(slots)} slots"))
     write_priors(priors_path, learnt(priors, timeline))
     if as_json:
         print(json.dumps(report))
@@ -135,7 +135,7 @@ def listener(spec: RunSpec, service: str, token_file: Path | None) -> ServiceLis
     from node.service_client import ServiceClient
 
     address, token = service_clients(service, token_file)
-    return ServiceListener(spec, lambda: ServiceClient(address, token))
+    return ServiceListener(spec, lambda: ServiceClient(address, token, timeout_seconds=10.0))
 
 
 def print_report(report: Mapping[str, Any], folder: Path) -> None:

@@ -23,6 +23,8 @@ from node.service_client import Refused, ServiceClient, ServiceUnavailable
 __all__ = ["ServiceListener"]
 
 PERIOD_SECONDS = 2.0
+# At the end of a run its report is worth waiting for, once.
+PATIENCE_SECONDS = 20.0
 QUEUED = 100
 LOG_LINES = 400
 
@@ -59,7 +61,7 @@ class ServiceListener:
 
     def __exit__(self, *problem: object) -> None:
         self.over.set()
-        self.thread.join(3 * PERIOD_SECONDS)
+        self.thread.join(PATIENCE_SECONDS)
 
     def hear(self, state: RunState, commands: Sequence[Command]) -> None:
         self.progress = progress_of(state)
@@ -76,12 +78,12 @@ class ServiceListener:
             say("more trials failed than the service takes: the rest is in the run's own report")
 
     def tell(self) -> None:
-        """The thread: register, then progress every PERIOD_SECONDS and failures as they come, until the run is over."""
+        """The thread: register, then progress every PERIOD_SECONDS and failures as they come, until the run is over and told."""
         client = self.connect()
         registered = False
         waiting: Told | None = None
         while True:
-            over = self.over.wait(PERIOD_SECONDS if waiting is None and self.failures.empty() else 0.2)
+            over = self.over.wait(PERIOD_SECONDS)
             try:
                 if not registered:
                     self.register(client)
@@ -97,6 +99,9 @@ class ServiceListener:
                 if not self.silent:
                     self.silent = True
                     say(f"the service does not take what this run tells it ({problem}): the run goes on without it")
+                if registered and over:
+                    time.sleep(PERIOD_SECONDS)
+                    continue
             if over:
                 client.close()
                 return
@@ -130,6 +135,6 @@ class ServiceListener:
             self.spec.name, {"attempt": 0, "generation": 0, "idempotency_key": told.key, "failed": [failed], "last_step": None}
         )
 
-    def ended(self, report: dict[str, Any], drawing: str) -> None:
-        """The report and the drawing, for the run's page; once, before the thread is told that it is over."""
-        self.progress = {**report, "drawing": drawing}
+    def ended(self, report: dict[str, Any]) -> None:
+        """The report, for the run's page; once, before the thread is told that it is over."""
+        self.progress = report

@@ -13,7 +13,7 @@ __all__ = ["EXIT_RULE", "RankExit", "exit_signal", "first_failure"]
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """How one rank ended. `code` and `signal` are both None where nobody could learn it; `time` in seconds since the epoch.
+    """How one rank ended (-1: a process that nobody numbered). `code` and `signal` are both None where nobody could learn it; `time` in seconds since the epoch.
 
     `error` is the message of the rank's error file (torchelastic's form), `error_time` what stands in it.
     """
@@ -61,9 +61,10 @@ def exit_signal(item: RankExit, trust: Trust, node: str | None = None, number: i
     if not item.failed or code is None:
         return None
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    text = f"rank {item.rank} ended with {how}" + (f" on {node}" if node else "")
-    line = Line(text, number, EXIT_PATH, item.rank, node, item.time or None, trust)
-    captures = {"exit_code": str(code), "rank": str(item.rank)} | ({"node": node} if node else {})
+    who = "a process" if item.rank < 0 else f"rank {item.rank}"
+    text = f"{who} ended with {how}" + (f" on {node}" if node else "")
+    line = Line(text, number, EXIT_PATH, None if item.rank < 0 else item.rank, node, item.time or None, trust)
+    captures = {"exit_code": str(code)} | ({} if item.rank < 0 else {"rank": str(item.rank)}) | ({"node": node} if node else {})
     return Signal(EXIT_RULE, "", Role.CONTEXT, line, SignalKind.EXIT, captures)
 
 

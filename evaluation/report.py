@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evaluation.coordinator import RunState
-from evaluation.gantt import Bar, draw
+from evaluation.gantt import Bar
 from evaluation.planner import Site
 from evaluation.priors import Prior, learn
 from evaluation.records import dataset_folder, read_records
@@ -16,7 +17,7 @@ from evaluation.runner import Entry
 from evaluation.simulation import Decoupling, Storage, simulate
 from evaluation.workload import Dataset
 
-__all__ = ["drawing", "learnt", "run_report", "savings"]
+__all__ = ["bars_of", "learnt", "run_report", "savings"]
 
 ALONE = {
     "loading": Decoupling(loading=True, metrics=False, planned=False),
@@ -59,8 +60,8 @@ def savings(site: Site, datasets: Sequence[Dataset], timeline: Sequence[Entry]) 
     return {**found, "all": inline / simulate(site, datasets, storage, Decoupling()).makespan}
 
 
-def drawing(timeline: Sequence[Entry], title: str) -> str:
-    """The timeline as SVG; metric jobs that overlap get rows of their own."""
+def bars_of(timeline: Sequence[Entry]) -> list[Bar]:
+    """The timeline as bars from the run's start; metric jobs that overlap get rows of their own."""
     origin = min((entry.start for entry in timeline), default=0.0)
     free: list[float] = []
     bars: list[Bar] = []
@@ -71,7 +72,7 @@ def drawing(timeline: Sequence[Entry], title: str) -> str:
             free[lane:] = [entry.end, *free[lane + 1 :]]
             row = f"cpu {lane}"
         bars.append(Bar(row, entry.label, entry.start - origin, entry.end - origin, entry.error is not None))
-    return draw(bars, title)
+    return bars
 
 
 def run_report(name: str, model: Path, folder: Path, state: RunState, timeline: Sequence[Entry]) -> dict[str, Any]:
@@ -108,6 +109,7 @@ def run_report(name: str, model: Path, folder: Path, state: RunState, timeline: 
             for entry in timeline
             if entry.error
         ],
+        "bars": [asdict(bar) for bar in bars_of(timeline)],
         "saved": savings(state.site, [entry.dataset for entry in state.datasets.values()], timeline)
         if state.site.slots
         else None,

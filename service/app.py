@@ -34,8 +34,9 @@ from service.api import (
     nodes,
     silences,
     slurm,
+    trials,
 )
-from service.dashboard import fleet_pages, knowledge_pages, learning_pages, operation_pages, pages
+from service.dashboard import evaluation_pages, fleet_pages, knowledge_pages, learning_pages, operation_pages, pages
 from service.dashboard.rendering import STATIC, plotly_script
 from service.diagnoses import Diagnoses
 from service.driver_calls import DriverCalls
@@ -91,6 +92,7 @@ ROUTES = (
     nodes,
     silences,
     slurm,
+    trials,
 )
 
 
@@ -174,7 +176,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     app.add_middleware(Gate, limits=limits, doors=frozenset(doors), max_held_bytes=settings.max_waiting_bytes)
     for module in ROUTES:
         app.include_router(module.router)
-    for room in (pages, fleet_pages, knowledge_pages, learning_pages, operation_pages):
+    for room in (pages, fleet_pages, evaluation_pages, knowledge_pages, learning_pages, operation_pages):
         app.include_router(room.router)
     app.get("/static/plotly.js", include_in_schema=False)(plotly_script)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

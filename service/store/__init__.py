@@ -1,6 +1,6 @@
 """Tables and the small queries over them. Importing the package makes every table known to its metadata."""
 
-from service.store import access, candidates, events, fleet, incidents, jobs, logs, memories, recoveries, slurm
+from service.store import access, candidates, evaluations, events, fleet, incidents, jobs, logs, memories, recoveries, slurm
 from service.store.database import Base, Clock, DatabaseError, Store
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Store",
     "access",
     "candidates",
+    "evaluations",
     "events",
     "fleet",
     "incidents",

@@ -30,7 +30,7 @@ for line in open(work):
     with open(task["output"], "a") as output:
         for sample in range(task["first"], task["last"]):
             if task["dataset"] == "broken":
-                sys.exit("KeyError: 'no such task'")
+                raise KeyError("no such task")
             if task["dataset"] == "fragile" and sample == 3 and not os.path.exists(marks):
                 open(marks, "w").close()
                 os.kill(os.getpid(), 9)
@@ -171,3 +171,26 @@ def test_two_coordinators_of_one_run_are_one_too_many(site):
     finally:
         os.kill(first.pid, signal.SIGTERM)
         assert first.wait(60) in (0, 1)
+
+
+def test_a_run_shows_on_its_page_and_its_failures_are_incidents(site, stage):
+    stage.serve()
+    path = specification(site, {"name": "plain", "samples": 30}, {"name": "broken", "samples": 5})
+    trials = stage.start("trials", *command(site, path)[1:], "--service", stage.url)
+    incident = stage.wait_for("the diagnosis of its failure", lambda: diagnosed(stage), 90)
+    assert trials.wait(60) == 1
+    told = stage.wait_for("the report", lambda: finished_run(stage), 20)
+    assert by_name(told)["plain"]["score"] == 1.0 and "KeyError" in by_name(told)["broken"]["given_up"]
+    assert told["bars"]
+    assert incident["category"] == "script" and incident["severity"] == "NONE" and incident["node"] == "localhost"
+    assert any("KeyError: 'no such task'" in line["text"] for line in incident["diagnosis"]["evidence"])
+
+
+def finished_run(stage):
+    told = stage.get("/api/v1/trials/acceptance")
+    return told if told and told["state"] == "finished" else None
+
+
+def diagnosed(stage):
+    incident = stage.incident_of("acceptance")
+    return incident if incident and incident["reason"] == "python_key_error" else None

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from tests.service.test_dashboard import HOSTILE, failed_job
 
-PAGES = ("/", "/jobs", "/nodes", "/rules", "/learning", "/collectors", "/actions", "/report", "/settings")
+PAGES = ("/", "/jobs", "/nodes", "/trials", "/rules", "/learning", "/collectors", "/actions", "/report", "/settings")
 
 
 def full(client: TestClient) -> int:
