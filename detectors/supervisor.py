@@ -13,9 +13,10 @@ __all__ = ["EXIT_RULE", "RankExit", "exit_signal", "first_failure"]
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """How one rank ended (-1: a process that nobody numbered). `code` and `signal` are both None where nobody could learn it; `time` in seconds since the epoch.
+    """How one rank (-1: a process without one) ended. `code` and `signal` are both None where nobody could learn it.
 
-    `error` is the message of the rank's error file (torchelastic's form), `error_time` what stands in it.
+    `time` in seconds since the epoch. `error` is the message of the rank's error file (torchelastic's form), `error_time` what
+    stands in it.
     """
 
     rank: int
