@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from node.launch import launch as launch_job
 from node.rank_group import Launch
 from node.ranks import job_interpreter, starts_ranks_itself
 from node.service_client import ServiceClient, read_token
+from node.slurm_environment import SlurmEnvironmentError, SlurmPlace, read_slurm_environment
 
 __all__ = ["app", "data_directory", "service_clients"]
 
@@ -73,12 +75,41 @@ def rendezvous_of(text: str | None, bounds: NodeBounds) -> tuple[str, int] | Non
     return host.strip("[]"), int(port)
 
 
+def place_in_slurm(alone: bool) -> SlurmPlace | None:
+    """This node's place in the Slurm job that we run in, None outside. `alone`: the command finds its other nodes by itself.
+
+    Raises UsageError.
+    """
+    try:
+        place = read_slurm_environment(os.environ)
+    except SlurmEnvironmentError as problem:
+        raise UsageError(str(problem)) from None
+    if place is not None and alone and len(place.nodes) > 1:
+        # Each node's launcher is a job of its own to us.
+        return replace(place, name=f"{place.job}-{place.node}", nodes=(place.node,), node_rank=0)
+    return place
+
+
+def address_of_leader(place: SlurmPlace) -> str:
+    """The name of the first node where it resolves, else the address that srun was started from, which is that node's."""
+    try:
+        socket.getaddrinfo(place.leader, None)
+    except OSError:
+        return place.launched_from or place.leader
+    return place.leader
+
+
+def job_directory(option: Path | None, place: SlurmPlace | None) -> Path:
+    """Nodes of a cluster often share a file system: each keeps its part of a job apart."""
+    return data_directory(option) if place is None else data_directory(option) / "nodes" / place.node
+
+
 @app.command()
 def run(
     command: Annotated[list[str], typer.Argument(help="the training command, after --", metavar="-- COMMAND...")],
     job: Annotated[str | None, typer.Option(help="name of the job; starting it again takes its ranks over")] = None,
     ranks: Annotated[int, typer.Option(min=1, help="processes to start on this node")] = 1,
-    nnodes: Annotated[str, typer.Option(help="nodes of the job: N, or MIN:MAX; one pitstop run on each")] = "1",
+    nnodes: Annotated[str | None, typer.Option(help="nodes of the job: N, or MIN:MAX; one pitstop run on each")] = None,
     rendezvous: Annotated[str | None, typer.Option(help="HOST:PORT of the node that leads; for --nnodes above 1")] = None,
     node_rank: Annotated[int | None, typer.Option(min=0, help="this node's place among the others; 0 leads")] = None,
     max_restarts: Annotated[int, typer.Option(min=0, help="restarts without a service that decides")] = 3,
@@ -96,22 +127,28 @@ def run(
     if ranks > 1 and starts_ranks_itself(command):
         raise UsageError(f"{command[0]} starts the ranks itself: give their number to it, not to --ranks")
     address, token = service_clients(service, token_file)
-    bounds = bounds_of(nnodes)
+    alone = starts_ranks_itself(command)
+    place = place_in_slurm(alone)
+    several = place is not None and len(place.nodes) > 1
+    bounds = bounds_of(nnodes or (str(len(place.nodes)) if place is not None else "1"))
+    if place is not None and several and rendezvous is None:
+        rendezvous = f"{address_of_leader(place)}:{place.port}"
     if bounds.most > 1 and starts_ranks_itself(command):
         raise UsageError(f"{command[0]} finds its other nodes itself: give --nnodes to it, and start pitstop run on each node")
     request = Launch(
-        job=job or default_job(command),
+        job=job or (place.name or place.job if place is not None else default_job(command)),
         command=tuple(command),
         ranks=ranks,
         max_restarts=max_restarts,
-        node=node or socket.gethostname(),
+        node=node or (place.node if place is not None else socket.gethostname()),
         python=job_interpreter(python, command, os.environ.get("PATH")),
         bounds=bounds,
         rendezvous=rendezvous_of(rendezvous, bounds),
-        order=node_rank,
+        order=place.node_rank if several and place is not None and node_rank is None else node_rank,
+        place=place,
     )
     try:
-        status = launch_job(request, data_directory(data_dir), lambda: ServiceClient(address, token), time.time())
+        status = launch_job(request, job_directory(data_dir, place), lambda: ServiceClient(address, token), time.time())
     except LaunchError as problem:
         raise UsageError(str(problem)) from None
     raise SystemExit(status)

@@ -49,7 +49,6 @@ DECISION_SECONDS = 60.0
 SETTLE_SECONDS = 0.3
 SETTLE_AT_MOST_SECONDS = 1.0
 TERM_SECONDS = 5.0
-INTERRUPT_SECONDS = 30.0
 MAX_DELAY_SECONDS = 3600.0
 # The cause of a generation that was begun for a node that came back.
 RETURN = "return"
@@ -277,12 +276,15 @@ def end_ranks(care: Care, now: float, number: int) -> tuple[Care, tuple[Action, 
 
 def on_interrupt(care: Care, number: int, now: float) -> tuple[Care, tuple[Action, ...]]:
     name = signal.Signals(number).name
+    if care.interrupted and number != signal.SIGINT:
+        # A scheduler tells every node of a job, and again at its time limit: only a person means more by the second time.
+        return care, ()
     if care.interrupted:
         return replace(care, kill_at=now + SETTLE_AT_MOST_SECONDS), (KillRanks(signal.SIGKILL),)
     care = replace(care, interrupted=True, why=f"{name} was passed on to the ranks")
     if care.phase is Phase.STARTING and care.formed:
         return care, ()
-    care = replace(care, phase=Phase.STOPPING, kill_at=now + INTERRUPT_SECONDS)
+    care = replace(care, phase=Phase.STOPPING, kill_at=now + care.grace_seconds)
     if not care.running:
         return all_ended(care, now)
     return care, (KillRanks(number),)

@@ -10,6 +10,7 @@ from typing import Any
 from detectors.supervisor import RankExit
 
 __all__ = [
+    "GRACE_SECONDS",
     "Action",
     "Care",
     "Command",
@@ -33,6 +34,9 @@ __all__ = [
     "Spawned",
     "Tick",
 ]
+
+# What ranks that are told to end have for it, where no scheduler says otherwise.
+GRACE_SECONDS = 30.0
 
 
 class Phase(StrEnum):
@@ -63,6 +67,7 @@ class Care:
 
     `raised`: ranks that run still, but told of the exception that is about to end them. `formed`: who carries the present
     generation is settled; before that no rank of it runs. `nodes`: those that a command wants for the next one, else empty.
+    `grace_seconds`: what ranks that are told to end have for it.
     """
 
     phase: Phase
@@ -85,6 +90,7 @@ class Care:
     heard_at: float | None = None
     kill_at: float | None = None
     interrupted: bool = False
+    grace_seconds: float = GRACE_SECONDS
     command: Command | None = None
     next_generation: int | None = None
     cause: str = "start"

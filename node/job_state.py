@@ -55,6 +55,7 @@ class JobState:
     """`after`: the id of the last command row that was read. `boot_id`: the processes are those of this boot.
 
     `formation`: of the present generation, None before the first; `leads`: whether this node's agent keeps the generation.
+    `incarnation`: which start of the job by its scheduler it belongs to.
     """
 
     job: str
@@ -67,6 +68,7 @@ class JobState:
     exit_status: int | None = None
     formation: Formation | None = None
     leads: bool = True
+    incarnation: str = ""
 
 
 def write_atomically(path: Path, content: bytes, durable: bool = True) -> None:
@@ -175,6 +177,7 @@ def decode_state(document: Mapping[str, Any]) -> JobState:
         exit_status=document["exit_status"],
         formation=decode_formation(document["formation"]),
         leads=document["leads"],
+        incarnation=document.get("incarnation", ""),
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
+import os
 import signal
 import sys
 import uuid
@@ -12,7 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from node.care_states import Care, Phase
+from detectors.processes import is_running
+from node.care_states import GRACE_SECONDS, Care, Phase
 from node.job_on_node import JobOnNode, RendezvousError, pass_signals_to
 from node.job_state import JobBusyError, JobFolder, JobState
 from node.keeper_client import KeeperError
@@ -26,6 +29,9 @@ from node.tail import Position
 from pitstop import layout
 
 __all__ = ["LaunchError", "Start", "boot_id", "identity_of", "launch", "plan_start"]
+
+
+SCHEDULER_GRACE_SECONDS = 86_400.0
 
 
 class LaunchError(Exception):
@@ -47,9 +53,16 @@ def plan_start(previous: JobState | None, launch: Launch, boot: str, now: float)
     The generation goes on from where the job's last one stood, whatever became of it. Raises LaunchError where a job of this name
     runs another command.
     """
-    if previous is None:
-        care = Care(Phase.STARTING, launch.ranks, max_restarts=launch.max_restarts)
-        return Start.FRESH, JobState(launch.job, launch.command, boot, now, care)
+    place = launch.place
+    incarnation = "" if place is None else place.incarnation
+    # A scheduler kills when its own time is up, and not before.
+    grace = SCHEDULER_GRACE_SECONDS if place is not None else GRACE_SECONDS
+    if previous is None or incarnation != previous.incarnation:
+        # Another start by the scheduler, perhaps on other nodes: what an earlier one left here is over.
+        generation = max(0 if previous is None else previous.care.generation + 1, 0 if place is None else place.restarts)
+        care = Care(Phase.STARTING, launch.ranks, generation=generation, max_restarts=launch.max_restarts, grace_seconds=grace)
+        after = 0 if previous is None else previous.after
+        return Start.FRESH, JobState(launch.job, launch.command, boot, now, care, after=after, incarnation=incarnation)
     if previous.boot_id == boot and previous.care.phase is not Phase.ENDED:
         formation = previous.formation
         ranks = previous.care.ranks if formation is None else len(formation.ranks_of(launch.node)) or launch.ranks
@@ -66,11 +79,20 @@ def plan_start(previous: JobState | None, launch: Launch, boot: str, now: float)
         generation=generation,
         max_restarts=launch.max_restarts,
         done=previous.care.done,
+        grace_seconds=grace,
     )
     # A node that was down may find the others at work without it: it knows where they are.
     formation = previous.formation if previous.care.phase is not Phase.ENDED else None
     return Start.FRESH, JobState(
-        launch.job, launch.command, boot, now, care, after=previous.after, formation=formation, leads=previous.leads
+        launch.job,
+        launch.command,
+        boot,
+        now,
+        care,
+        after=previous.after,
+        formation=formation,
+        leads=previous.leads,
+        incarnation=incarnation,
     )
 
 
@@ -105,7 +127,14 @@ def launch(request: Launch, data_directory: Path, new_client: Callable[[], Servi
 
 def registration_of(request: Launch) -> dict[str, Any]:
     least, most = (request.ranks * nodes for nodes in (request.bounds.least, request.bounds.most))
-    return registration_document(request.job, request.command, most, request.node, request.max_restarts, getpass.getuser(), least)
+    document = registration_document(
+        request.job, request.command, most, request.node, request.max_restarts, getpass.getuser(), least
+    )
+    return (
+        document
+        if request.place is None
+        else {**document, "nodes": list(request.place.nodes), "scheduler": request.place.document}
+    )
 
 
 def above_known_generation(state: JobState, known: Mapping[str, Any]) -> JobState:
@@ -113,7 +142,18 @@ def above_known_generation(state: JobState, known: Mapping[str, Any]) -> JobStat
     generation = known.get("generation")
     if not isinstance(generation, int) or (generation == 0 and known.get("state") == "registered"):
         return state
-    return replace(state, care=replace(state.care, generation=generation + 1))
+    return replace(state, care=replace(state.care, generation=max(state.care.generation, generation + 1)))
+
+
+def end_leftovers(previous: JobState | None, state: JobState) -> None:
+    """End what an earlier start by the scheduler left running here, as where its daemon had died."""
+    if previous is None or previous.incarnation == state.incarnation or previous.boot_id != state.boot_id:
+        return
+    placement = previous.placement
+    for process in (*(item.process for item in placement.processes), placement.store, placement.host, placement.keeper):
+        if process is not None and is_running(process):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def ask_service(client: ServiceClient, registration: dict[str, Any]) -> Mapping[str, Any]:
@@ -128,14 +168,17 @@ def ask_service(client: ServiceClient, registration: dict[str, Any]) -> Mapping[
 
 def launch_in(folder: JobFolder, request: Launch, new_client: Callable[[], ServiceClient] | None, now: float) -> int:
     try:
-        kind, state = plan_start(folder.load(), request, boot_id(), now)
+        previous = folder.load()
+        kind, state = plan_start(previous, request, boot_id(), now)
         spool = Spool(folder.spool)
     except (OSError, ValueError) as problem:
         raise LaunchError(f"{problem}; move {folder.path} away to start this job anew") from None
+    end_leftovers(previous, state)
+    is_new = kind is Start.FRESH and (state.care.generation == 0 or request.place is not None)
     known: Mapping[str, Any] = {}
-    if new_client is not None and (request.rendezvous is not None or (state.care.generation == 0 and kind is Start.FRESH)):
+    if new_client is not None and (request.rendezvous is not None or is_new):
         known = ask_service(new_client(), registration_of(request))
-    if state.care.generation == 0 and kind is Start.FRESH:
+    if is_new:
         state = above_known_generation(state, known)
     job = JobOnNode(request, folder, LogShipping(spool, request.job, request.node, folder.logs), say)
     if new_client is not None:

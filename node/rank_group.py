@@ -30,6 +30,7 @@ from node.ranks import (
     staging_folder,
     starts_ranks_itself,
 )
+from node.slurm_environment import SlurmPlace
 from pitstop import protocol
 
 __all__ = ["Launch", "RankGroup"]
@@ -42,7 +43,8 @@ LOOK_SECONDS = 0.5
 class Launch:
     """What `pitstop run` was asked for. `ranks`: on this node; `python`: the job's interpreter, None where there is none.
 
-    `rendezvous`: where the agents of a job on several nodes find one another; None for a job on one.
+    `rendezvous`: where the agents of a job on several nodes find one another; None for a job on one. `place`: where in a job of
+    its scheduler this is.
     """
 
     job: str
@@ -55,6 +57,7 @@ class Launch:
     bounds: NodeBounds = field(default_factory=NodeBounds)
     rendezvous: tuple[str, int] | None = None
     order: int | None = None
+    place: SlurmPlace | None = None
 
 
 class RankGroup:

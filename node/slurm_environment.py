@@ -14,13 +14,19 @@ from rules.hostlist import expand
 __all__ = ["SlurmEnvironmentError", "SlurmPlace", "read_slurm_environment"]
 
 
+FIRST_PORT, PORTS = 20_000, 12_000
+
+
 class SlurmEnvironmentError(ValueError):
     """A start that cannot work under Slurm; one line that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmPlace:
-    """This node's place in a Slurm job. `restarts`: how often Slurm requeued it; `nodes`: those of this step, in rank order."""
+    """This node's place in a Slurm job. `restarts`: how often Slurm requeued it; `nodes`: those of this step, in rank order;
+    `launched_from`: the address of the node that srun ran on, which for a batch script is the first one;
+    `name`: ours for the job, where it is not the id.
+    """
 
     cluster: str
     job: str
@@ -28,6 +34,13 @@ class SlurmPlace:
     node: str
     node_rank: int
     nodes: tuple[str, ...]
+    launched_from: str = ""
+    name: str = ""
+
+    @property
+    def port(self) -> int:
+        """Where the agents of this attempt meet: below the ports that systems give out, another one for every attempt."""
+        return FIRST_PORT + (int(self.job) * 7 + self.restarts) % PORTS
 
     @property
     def leader(self) -> str:
@@ -84,4 +97,5 @@ def read_slurm_environment(environment: Mapping[str, str]) -> SlurmPlace | None:
         node=node or nodes[min(node_rank, len(nodes) - 1)],
         node_rank=node_rank,
         nodes=nodes,
+        launched_from=environment.get("SLURM_LAUNCH_NODE_IPADDR", ""),
     )

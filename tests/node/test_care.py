@@ -189,6 +189,15 @@ def test_ranks_that_end_well_on_sigterm_make_a_good_end() -> None:
     assert actions == (End(0, "SIGTERM was passed on to the ranks"),)
 
 
+def test_a_scheduler_that_says_it_on_every_node_and_again_does_not_kill_ranks_that_save() -> None:
+    care, actions = step(replace(RUNNING, grace_seconds=600.0), Interrupted(signal.SIGTERM), 1.0)
+    assert actions == (KillRanks(signal.SIGTERM),)
+    care, actions = step(care, Interrupted(signal.SIGTERM), 1.1)
+    assert actions == ()
+    assert step(care, Tick(), 500.0)[1] == ()
+    assert step(care, Tick(), 601.0)[1] == (KillRanks(signal.SIGKILL),)
+
+
 def test_a_restart_with_a_delay_waits_before_it_starts_the_ranks() -> None:
     care, _ = step(failed(), restart(args={"delay_seconds": 3, "resume": {"step": None, "skip_batches": []}}), 11.0)
     care, actions = step(care, Exited(RankExit(0, 4, None, 9, 101.0)), 11.1)
