@@ -86,9 +86,13 @@ def fold_word(session: Session, word: SlurmWord) -> None:
         return
     if word.slurm_id is None:
         return
-    row = session.scalar(select(SlurmJob).where(SlurmJob.id == word.slurm_id, SlurmJob.cluster == cluster_of(fields)).limit(1))
-    if row is None:
+    cluster = cluster_of(fields)
+    rows = session.scalars(select(SlurmJob).where(SlurmJob.id == word.slurm_id)).all()
+    # Without accounting Slurm does not tell every hook which cluster it is.
+    rows = [row for row in rows if row.cluster == cluster] if cluster else rows
+    if len(rows) != 1:
         return
+    row = rows[0]
     if word.kind == "prolog_slurmctld":
         restarts = fields.get("SLURM_JOB_RESTART_COUNT") or fields.get("SLURM_RESTART_COUNT") or "0"
         begin_attempt(row, int(restarts) if restarts.isdecimal() else 0, expand(fields.get("SLURM_JOB_NODELIST", "")), now)
@@ -101,7 +105,8 @@ def fold_word(session: Session, word: SlurmWord) -> None:
 
 
 def cluster_of(fields: Mapping[str, str]) -> str:
-    return fields.get("SLURM_CLUSTER_NAME") or fields.get("CLUSTER") or ""
+    named = fields.get("SLURM_CLUSTER_NAME") or fields.get("CLUSTER") or ""
+    return "" if named in ("unknown", "(null)") else named
 
 
 def exit_of(fields: Mapping[str, str]) -> str:
