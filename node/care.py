@@ -101,6 +101,8 @@ def on_exit(care: Care, item: RankExit, now: float) -> tuple[Care, tuple[Action,
         return care, ()
     if care.phase in (Phase.RESTARTING, Phase.STOPPING) and not (care.phase is Phase.STOPPING and care.interrupted):
         item = replace(item, by_us=True)
+    if care.held_until is not None:
+        item = replace(item, by_us=True)
     raised = tuple(before for before in care.raised if before.rank != item.rank)
     care = replace(care, running=care.running - {item.rank}, exits=(*care.exits, item), raised=raised, last_exit_at=now)
     return judge_exits(care, now)
@@ -134,6 +136,9 @@ def all_ended(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
         if care.delay_seconds > 0:
             return replace(care, respawn_at=now + care.delay_seconds), ()
         return respawn(care)
+    if care.phase is Phase.FAILED and care.command is not None:
+        report = Report(care.command.id, "done", "every process of the job is gone, to go on when it is told to")
+        return replace(care, command=None, done={**care.done, care.command.id: "done"}), (report,)
     return care, ()
 
 
@@ -169,6 +174,7 @@ def respawn(care: Care) -> tuple[Care, tuple[Action, ...]]:
         kill_at=None,
         delay_seconds=0.0,
         respawn_at=None,
+        held_until=None,
         next_generation=None,
     )
     return care, (respawn,)
@@ -232,6 +238,9 @@ def on_command(care: Care, command: Command, wall_time: float, now: float) -> tu
             return answered("refused", f"generation {command.generation} is over; the present one is {care.generation}")
         why = str(command.args.get("why") or "the service said stop")
         care, overtaken = overtake(care, command)
+        if command.args.get("hold"):
+            care, actions = hold_ranks(care, command, why, now)
+            return care, (*overtaken, *actions)
         care, actions = end_ranks(replace(care, phase=Phase.STOPPING, command=command, why=why), now, signal.SIGTERM)
         return care, (*overtaken, *actions)
     return answered("refused", f"this agent does not do {command.kind}")
@@ -254,6 +263,23 @@ def resume_after(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[s
     skipped = [list(interval) for interval in before.get("skip_batches", ())]
     skipped += [list(interval) for interval in now.get("skip_batches", ()) if list(interval) not in skipped]
     return {**now, "skip_batches": skipped} if skipped else now
+
+
+def hold_ranks(care: Care, command: Command, why: str, now: float) -> tuple[Care, tuple[Action, ...]]:
+    """Kill the ranks, and wait to be told what becomes of the job: its nodes are to be probed meanwhile."""
+    running = care.phase is Phase.RUNNING
+    care = replace(
+        care,
+        phase=Phase.FAILED,
+        command=command,
+        # A failure is reported once: where the ranks still ran, whoever has them stopped knows of it.
+        posted=care.posted or running,
+        failed_at=now if care.failed_at is None else care.failed_at,
+        accepted_at=now,
+        held_until=now + delay_of(command.args.get("hold_seconds")),
+        why=care.why or why,
+    )
+    return end_ranks(care, now, signal.SIGKILL)
 
 
 def known_values(resume: object) -> Mapping[str, Any]:
@@ -306,7 +332,8 @@ def on_tick(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
         alone = now - care.failed_at >= PATIENCE_SECONDS
     else:
         silent = now - max(care.accepted_at, care.heard_at or 0.0) >= PATIENCE_SECONDS
-        alone = silent or (not care.needs_approval and now - care.accepted_at >= DECISION_SECONDS)
+        since = max(care.accepted_at, care.held_until or 0.0)
+        alone = silent or (not care.needs_approval and now - since >= DECISION_SECONDS)
     return act_alone(care, now) if alone else (care, ())
 
 

@@ -68,6 +68,7 @@ class Care:
     `raised`: ranks that run still, but told of the exception that is about to end them. `formed`: who carries the present
     generation is settled; before that no rank of it runs. `nodes`: those that a command wants for the next one, else empty.
     `grace_seconds`: what ranks that are told to end have for it.
+    `held_until`: the ranks were stopped so that their nodes can be probed; what becomes of them is decided after that.
     """
 
     phase: Phase
@@ -97,6 +98,7 @@ class Care:
     resume: Mapping[str, Any] = field(default_factory=dict)
     delay_seconds: float = 0.0
     respawn_at: float | None = None
+    held_until: float | None = None
     why: str = ""
 
     @property

@@ -148,7 +148,7 @@ def encode_state(state: JobState) -> dict[str, Any]:
     care = document["care"]
     care["running"], care["noticed"] = sorted(care["running"]), sorted(care["noticed"])
     # Times of a monotonic clock mean nothing to the next agent, which starts its own patience.
-    for name in ("failed_at", "last_exit_at", "heard_at", "accepted_at", "kill_at", "respawn_at"):
+    for name in ("failed_at", "last_exit_at", "heard_at", "accepted_at", "kill_at", "respawn_at", "held_until"):
         care.pop(name)
     return document
 

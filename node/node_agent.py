@@ -1,8 +1,9 @@
-"""The agent of `pitstop node`: the lease of a node, its kernel log, and the commands that concern no one job."""
+"""The agent of `pitstop node`: a node's lease, kernel log and probe worker, and the commands that concern no one job."""
 
 from __future__ import annotations
 
 import json
+import queue
 import signal
 import threading
 import time
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from detectors.kernel_log import KernelLog
+from node.care_states import Command
 from node.folding import fold
 from node.job_state import JobFolder
-from node.link import BEAT_SECONDS, HOPELESS, POLL_SECONDS, RETRY_SECONDS, Identity, parse_command
+from node.link import BEAT_SECONDS, HOPELESS, IDLE_SECONDS, POLL_SECONDS, RETRY_SECONDS, Identity, parse_command
+from node.probes import ProbeWorker
 from node.service_client import Refused, ServiceClient, ServiceUnavailable
 from node.spool import Spool
 from node.tail import Position
@@ -34,12 +37,19 @@ class NodeAgent:
     """Renews the lease every second, ships what the kernel says, and answers commands. Each goes on when another one fails."""
 
     def __init__(
-        self, new_client: Callable[[], ServiceClient], identity: Identity, spool_folder: Path, say: Callable[[str], None]
+        self,
+        new_client: Callable[[], ServiceClient],
+        identity: Identity,
+        spool_folder: Path,
+        say: Callable[[str], None],
+        probes: ProbeWorker | None = None,
     ) -> None:
         self._new_client = new_client
         self._identity = identity
         self._say = say
         self._spool = Spool(spool_folder)
+        self._probes = probes
+        self._asked: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping = threading.Event()
         # Positions are of this boot: the sequence of the kernel's records begins anew with each.
         self._source = f"kmsg:{identity.boot_id}"
@@ -49,17 +59,22 @@ class NodeAgent:
         """Until SIGTERM or SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stopping.set())
-        for loop in (self._poll, self._ship):
+        for loop in (self._poll, self._ship, *([self._probe] if self._probes else [])):
             threading.Thread(target=loop, args=(self._new_client(),), daemon=True).start()
         kernel_log = self._open_kernel_log()
         client = self._new_client()
         while not self._stopping.is_set():
             began = time.monotonic()
             lease = {**self._identity.lease_document(), "clock": time.time()}
+            if self._probes is not None:
+                self._probes.keep_warm()
+                lease |= {"probes": self._probes.backend} if self._probes.backend else {}
             self._try("lease", lambda lease=lease: client.renew_lease(self._identity.node, lease))  # type: ignore[misc]
             if kernel_log is not None and not self._spool.full:
                 self._read(kernel_log)
             self._stopping.wait(max(0.0, BEAT_SECONDS - (time.monotonic() - began)))
+        if self._probes is not None:
+            self._probes.close()
 
     def _try(self, what: str, call: Callable[[], Any]) -> bool:
         """Whether the service took it; a refusal or an absence is said once until it changes."""
@@ -118,7 +133,7 @@ class NodeAgent:
                 self._stopping.wait(RETRY_SECONDS)
 
     def _poll(self, client: ServiceClient) -> None:
-        """Commands about a job belong to its own agent; the others this agent does not carry out yet, and says so."""
+        """Commands about a job belong to its own agent; of the others this one carries probes out, one at a time."""
         after = 0
         node = self._identity.node
         while not self._stopping.is_set():
@@ -132,8 +147,29 @@ class NodeAgent:
                 if command is None:
                     continue
                 after = max(after, command.id)
-                if row.get("job") is None:
-                    answer = {"status": "refused", "generation": 0, "detail": f"this agent does not do {command.kind}"}
-                    self._try(f"result {command.id}", lambda at=command.id, it=answer: client.report_result(node, at, it))  # type: ignore[misc]
+                if row.get("job") is not None:
+                    continue
+                if command.kind == "probe" and self._probes is not None and self._probes.backend is not None:
+                    self._asked.put(command)
+                else:
+                    self._answer(client, command, "refused", f"this agent does not do {command.kind}")
             if not rows:
-                self._stopping.wait(BEAT_SECONDS)
+                self._stopping.wait(IDLE_SECONDS)
+
+    def _probe(self, client: ServiceClient) -> None:
+        """A thread of its own: a probe that hangs must not hold up other commands."""
+        assert self._probes is not None
+        while not self._stopping.is_set():
+            try:
+                command = self._asked.get(timeout=BEAT_SECONDS)
+            except queue.Empty:
+                continue
+            if command.deadline is not None and time.time() > command.deadline:
+                self._answer(client, command, "expired", "the deadline passed before the command arrived")
+                continue
+            measured = self._probes.run(command.args)
+            self._answer(client, command, "done", str(measured["error"])[:500] or str(measured["outcome"]), probe=measured)
+
+    def _answer(self, client: ServiceClient, command: Command, status: str, detail: str, **more: Any) -> None:
+        document = {"status": status, "generation": 0, "detail": detail, **more}
+        self._try(f"result {command.id}", lambda: client.report_result(self._identity.node, command.id, document))

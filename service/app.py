@@ -30,6 +30,7 @@ from service.api import (
     incidents,
     jobs,
     joins,
+    localizations,
     logs,
     nodes,
     silences,
@@ -49,6 +50,8 @@ from service.ingest.writer import ChunkWriter
 from service.learning import Learning
 from service.learnt_rules import LearntRules
 from service.leases import LeaseWatch
+from service.localization_requests import localise_recovery
+from service.localizations import Localizations
 from service.memories import Memories
 from service.metrics import Metrics
 from service.migration import migrate
@@ -88,6 +91,7 @@ ROUTES = (
     incidents,
     jobs,
     joins,
+    localizations,
     logs,
     nodes,
     silences,
@@ -121,13 +125,16 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         returns = NodeReturns(store, clock, drivers)
         calls = DriverCalls(store, clock, returns)
         diagnose = Diagnoses(store, pool, metrics, clock).of_incident
-        recoveries = Recoveries(store, clock, returns, diagnose, rules=rules, started_at=clock())
+        localizer = Localizations(store, clock)
+        localise = partial(localise_recovery, localizer)
+        recoveries = Recoveries(store, clock, returns, diagnose, localise, rules=rules, started_at=clock())
+        localizer.tell = recoveries.tell
         slurm_watch = SlurmWatch(store, clock, recoveries, drivers.slurm)
         chores = [returns.tick, calls.work, slurm_watch.work]
         if drivers.slurm is not None:
             chores.append(SlurmCalls(store, clock, recoveries, drivers.slurm).work)
         supervisor = Supervisor(recoveries, watch, chores)
-        service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, clock)
+        service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, localizer, clock)
         retention = Retention(store, settings, clock)
         client, no_model = open_client(settings, clock)
         memories = Memories(store, clock, no_model or "asked next")
@@ -156,7 +163,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         }
         app.state.pitstop = service
         model = ModelThread(opinions, lambda: duties.held)
-        parts = (service.watch, service.supervisor, duties, leases, storage, model, learnt)
+        parts = (service.watch, service.supervisor, localizer, duties, leases, storage, model, learnt)
         running = [asyncio.create_task(part.run()) for part in parts]
         try:
             yield

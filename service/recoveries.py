@@ -83,6 +83,14 @@ LEASE_GRACE_SECONDS = 5.0
 Diagnoser = Callable[[int], Diagnosis]
 
 
+# Begins a localisation for a recovery, to end by then; why there can be none, else None.
+Localiser = Callable[[Session, RecoveryRow, float], str | None]
+
+
+def no_localiser(_session: Session, _row: RecoveryRow, _until: float) -> str | None:
+    return "no localiser is set up: the place stays unknown"
+
+
 def not_established(_incident_id: int) -> Diagnosis:
     """The honest answer of a service that cannot read its own evidence."""
     return Diagnosis.of(load_taxonomy()[UNKNOWN], "the cause was not established")
@@ -96,6 +104,7 @@ class Recoveries:
     clock: Callable[[], float]
     returns: NodeReturns
     diagnose: Diagnoser = not_established
+    localise: Localiser = no_localiser
     limits: Limits = field(default_factory=Limits)
     rules: Sequence[Rule] = ()
     started_at: float = 0.0
@@ -265,7 +274,8 @@ class Recoveries:
         return row
 
     def answered(self, session: Session, command: CommandRow, status: str, generation: int, detail: str) -> None:
-        """An agent's answer to a command; a second one changes nothing."""
+        """An agent's answer to a command of an action; a second one changes nothing."""
+        assert command.recovery_id is not None, "commands of actions belong to recoveries"
         row = self._locked(session, command.recovery_id)
         session.refresh(command)
         if command.status is not None:
@@ -326,7 +336,8 @@ class Recoveries:
                 move(session, incident, IncidentState.WAITING_FOR_APPROVAL, "a person has to approve the action", at=now)
                 return None
             case Localise():
-                return Localised(now, "no localiser is set up: the place stays unknown")
+                why = self.localise(session, row, command.until)
+                return None if why is None else Localised(now, why)
             case Plan():
                 return self._plan(session, row, state, now)
             case Act():

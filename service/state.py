@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 from service.eventstream import EventWatch
 from service.ingest.intake import Intake
 from service.ingest.matching import MatcherPool
+from service.localizations import Localizations
 from service.metrics import Metrics
 from service.recoveries import Recoveries
 from service.settings import Settings
@@ -33,6 +34,7 @@ class Service:
     intake: Intake
     recoveries: Recoveries
     supervisor: Supervisor
+    localizations: Localizations
     clock: Clock = time.time
     checks: dict[str, Callable[[], str]] = field(default_factory=dict)
     reports: dict[str, Callable[[], Any]] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import anyio
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import select
 
 from service.access import PrincipalDependency, Right, allow
 from service.api.nodes import NodeName, check_node
@@ -21,6 +22,19 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1/nodes", tags=["commands"])
 
 
+class ProbeAnswer(BaseModel):
+    """What a member of a world saw. `took`: seconds with everything around the allgather; `host`, `port`: its next store."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    outcome: Literal["passed", "timed_out", "error", "wrong_data", "void"]
+    seconds: Annotated[float, Field(ge=0, le=3600)]
+    took: Annotated[float, Field(ge=0, le=3600)] | None = None
+    error: Annotated[str, Field(max_length=4096)] = ""
+    host: Annotated[str, Field(max_length=255)] | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+
+
 class CommandResult(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
@@ -28,6 +42,7 @@ class CommandResult(BaseModel):
     generation: Annotated[int, Field(ge=0, le=2**31 - 1)]
     detail: Annotated[str, Field(max_length=4096)] = ""
     ranks: list[dict[str, Any]] = Field(default=[], max_length=100_000)
+    probe: ProbeAnswer | None = None
 
 
 def command_document(row: CommandRow) -> dict[str, Any]:
@@ -79,6 +94,18 @@ def report_result(
 ) -> dict[str, Any]:
     """What became of a command. The first answer counts; another one changes nothing and gets the first."""
     check_node(principal, node)
+    with service.store.reading() as session:
+        given = session.execute(
+            select(CommandRow.node, CommandRow.localization_id, CommandRow.status).where(CommandRow.id == id)
+        ).first()
+    if given is not None and given.node == node and given.localization_id is not None:
+        if given.status is None:
+            measured = None if body.probe is None else body.probe.model_dump()
+            try:
+                service.localizations.deliver(id, body.status, body.generation, body.detail, measured)
+            except TimeoutError:
+                raise Problem(503, "answers cannot be stored just now", headers={"Retry-After": "1"}) from None
+        return {"id": id, "status": given.status or body.status, "generation": body.generation}
     with service.store.writing() as session:
         row = session.get(CommandRow, id)
         if row is None or row.node != node:

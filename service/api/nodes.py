@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -43,6 +43,7 @@ class Lease(BaseModel):
     aliases: list[Alias] = Field(default=[], max_length=64)
     versions: dict[str, Annotated[str, Field(max_length=255)]] = Field(default={}, max_length=64)
     gpus: list[GpuReport] = Field(default=[], max_length=64)
+    probes: Literal["gloo", "nccl"] | None = None
     clock: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 
 
@@ -78,6 +79,8 @@ def renew_lease(node: NodeName, body: Lease, service: ServiceDependency, princip
         row.clock_offset_seconds = body.clock - now
         row.lease_until = now + service.settings.lease_seconds
         row.seen_at = now
+        if body.probes is not None:
+            row.probes, row.probes_at = body.probes, now
         session.flush()
         wanted = set(body.aliases) - {node}
         held = set(session.scalars(select(NodeAlias.alias).where(NodeAlias.node == node, NodeAlias.learnt_from == "agent")))

@@ -1,6 +1,19 @@
 """Tables and the small queries over them. Importing the package makes every table known to its metadata."""
 
-from service.store import access, candidates, evaluations, events, fleet, incidents, jobs, logs, memories, recoveries, slurm
+from service.store import (
+    access,
+    candidates,
+    evaluations,
+    events,
+    fleet,
+    incidents,
+    jobs,
+    localizations,
+    logs,
+    memories,
+    recoveries,
+    slurm,
+)
 from service.store.database import Base, Clock, DatabaseError, Store
 
 __all__ = [
@@ -15,6 +28,7 @@ __all__ = [
     "fleet",
     "incidents",
     "jobs",
+    "localizations",
     "logs",
     "memories",
     "recoveries",

@@ -90,7 +90,8 @@ class RankState(Base):
 
 
 class Node(Base):
-    """One machine under its canonical id, with the lease of its agent."""
+    """One machine under its canonical id, with the lease of its agent. `probes`: the backend that its agent last offered probes
+    of fault localisation on, and when."""
 
     __tablename__ = "nodes"
 
@@ -101,6 +102,8 @@ class Node(Base):
     versions: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     clock_offset_seconds: Mapped[float | None] = mapped_column(Float)
     lease_until: Mapped[float | None] = mapped_column(Float)
+    probes: Mapped[str | None] = mapped_column(String(16))
+    probes_at: Mapped[float | None] = mapped_column(Float)
     seen_at: Mapped[float] = mapped_column(Float)
 
 

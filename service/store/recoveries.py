@@ -76,17 +76,18 @@ class ActionRow(Base):
 
 
 class CommandRow(Base):
-    """One command to one node's agent. Ids rise in commit order: agents page by them."""
+    """One command to one node's agent. Ids rise in commit order: agents page by them. A localisation's commands belong to no
+    action; those without a job are for the node's own agent; `answer`: what a probe measured."""
 
     __tablename__ = "commands"
     __table_args__ = (Index("ix_commands_node_id", "node", "id"), {"sqlite_autoincrement": True})
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     key: Mapped[str] = mapped_column(String(320), unique=True)
-    action_id: Mapped[int] = mapped_column(ForeignKey("actions.id"), index=True)
-    recovery_id: Mapped[int] = mapped_column(ForeignKey("recoveries.id"), index=True)
+    action_id: Mapped[int | None] = mapped_column(ForeignKey("actions.id"), index=True)
+    recovery_id: Mapped[int | None] = mapped_column(ForeignKey("recoveries.id"), index=True)
     node: Mapped[str] = mapped_column(String(255))
-    job: Mapped[str] = mapped_column(String(255))
+    job: Mapped[str | None] = mapped_column(String(255))
     generation: Mapped[int] = mapped_column(Integer)
     kind: Mapped[str] = mapped_column(String(32))
     args: Mapped[dict[str, Any]] = mapped_column(JSON)
@@ -96,6 +97,9 @@ class CommandRow(Base):
     detail: Mapped[str | None] = mapped_column(Text)
     answered_generation: Mapped[int | None] = mapped_column(Integer)
     answered_at: Mapped[float | None] = mapped_column(Float)
+    localization_id: Mapped[int | None] = mapped_column(ForeignKey("localizations.id"), index=True)
+    probe_id: Mapped[int | None] = mapped_column(ForeignKey("probes.id"))
+    answer: Mapped[dict[str, Any] | None] = mapped_column(JSON)
 
 
 class Notification(Base):

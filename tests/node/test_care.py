@@ -226,3 +226,44 @@ def test_an_exit_takes_the_place_of_the_exception_that_told_of_it() -> None:
 def test_what_a_killed_rank_tells_while_it_is_being_ended_changes_nothing() -> None:
     care, _ = step(failed(), restart(), 11.0)
     assert step(care, Raised(RankExit(0, 4, None, None, 101.0, error="Connection reset")), 11.05) == (care, ())
+
+
+def hold(number: int = 8, generation: int = 4, seconds: float = 60.0) -> CommandArrived:
+    return CommandArrived(Command(number, "stop_ranks", generation, {"hold": True, "hold_seconds": seconds}), wall_time=1000.0)
+
+
+def test_ranks_held_for_probes_are_killed_and_the_job_waits_to_be_told() -> None:
+    care, actions = step(failed(), hold(), 11.0)
+    assert actions == (KillRanks(signal.SIGKILL),)
+    care, actions = step(care, Exited(RankExit(0, 4, None, 9, 101.0)), 11.1)
+    assert [(action.command_id, action.status) for action in actions if isinstance(action, Report)] == [(8, "done")]
+    assert care.phase is Phase.FAILED
+    for second in range(12, 70):
+        care, _ = step(care, Heard(), float(second))
+        care, actions = step(care, Tick(), float(second))
+        assert actions == ()
+    _, actions = step(care, restart(9), 70.0)
+    assert isinstance(actions[0], Respawn) and actions[0].generation == 5
+
+
+def test_a_hung_job_that_is_held_is_not_reported_as_failed_once_more() -> None:
+    care, _ = step(RUNNING, hold(), 11.0)
+    for rank in (0, 1):
+        care, actions = step(care, Exited(RankExit(rank, 4, None, 9, 101.0)), 11.1)
+    assert isinstance(actions[0], Report)
+    assert step(care, Tick(), 13.0)[1] == ()
+
+
+def test_a_held_job_whose_service_dies_acts_by_itself() -> None:
+    care, _ = step(failed(), hold(), 11.0)
+    care, _ = step(care, Exited(RankExit(0, 4, None, 9, 101.0)), 11.1)
+    _, actions = step(care, Tick(), 20.0)
+    assert isinstance(actions[0], Respawn)
+
+
+def test_a_held_job_that_nobody_decides_about_goes_on_by_itself() -> None:
+    care, _ = step(failed(), hold(seconds=30.0), 11.0)
+    care, _ = step(care, Exited(RankExit(0, 4, None, 9, 101.0)), 11.1)
+    care, _ = step(care, Heard(), 102.0)
+    _, actions = step(care, Tick(), 102.0)
+    assert isinstance(actions[0], Respawn)

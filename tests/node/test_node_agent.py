@@ -35,7 +35,7 @@ def test_the_kernel_log_is_read_from_where_it_was_left_without_waiting() -> None
 
 
 def test_a_node_keeps_its_lease_and_refuses_what_it_cannot_do(peer: Peer, tmp_path: Path) -> None:
-    peer.rows.append({"id": 4, "job": None, "generation": 0, "kind": "probe", "args": {}, "deadline": None})
+    peer.rows.append({"id": 4, "job": None, "generation": 0, "kind": "collect", "args": {}, "deadline": None})
     peer.rows.append({"id": 5, "job": "somebody's", "generation": 3, "kind": "stop_ranks", "args": {}, "deadline": None})
     command = [sys.executable, str(ROOT / "pitstop_entry.py"), "node", "--node", "n7", "--data-dir", str(tmp_path)]
     process = subprocess.Popen(
