@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["context", "start_rank"]
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["torch", "torch.distributed", "torch.distributed.checkpoint", "numpy"])
+context.set_forkserver_preload(["torch._dynamo", "torch.distributed.checkpoint", "numpy", "pitstop.elastic.training"])
 
 
 def _run(environment: Mapping[str, str], function: Callable[..., None], arguments: tuple[Any, ...]) -> None:

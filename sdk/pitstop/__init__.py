@@ -5,13 +5,25 @@ if TYPE_CHECKING:
     from pitstop.callbacks import lightning_callback, transformers_callback
     from pitstop.checkpoint.checkpointer import Checkpointer
     from pitstop.directive import Resume, resume
+    from pitstop.elastic.training import Elastic
     from pitstop.monitor import Monitor, init
     from pitstop.sampler import Sampler
 
-__all__ = ["Checkpointer", "Monitor", "Resume", "Sampler", "init", "lightning_callback", "resume", "transformers_callback"]
+__all__ = [
+    "Checkpointer",
+    "Elastic",
+    "Monitor",
+    "Resume",
+    "Sampler",
+    "init",
+    "lightning_callback",
+    "resume",
+    "transformers_callback",
+]
 
 HOMES = {
     "Checkpointer": "pitstop.checkpoint.checkpointer",
+    "Elastic": "pitstop.elastic.training",
     "Monitor": "pitstop.monitor",
     "Resume": "pitstop.directive",
     "Sampler": "pitstop.sampler",
