@@ -6,6 +6,7 @@ Of a job on one node it is the only agent. It starts the ranks, takes them over 
 from __future__ import annotations
 
 import queue
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,12 +23,15 @@ from node.care_states import (
     Exited,
     Formed,
     KillRanks,
+    KillStuck,
     NotFormed,
     Noticed,
+    Peers,
     Phase,
     PostFailure,
     PostNotice,
     Raised,
+    Reform,
     Report,
     Respawn,
     Returned,
@@ -137,6 +141,8 @@ class Agent:
 
     def _handle(self, event: Event) -> int | None:
         before = self._state.care
+        if self._crew is None and before.phase is Phase.RUNNING and isinstance(event, Exited | Raised | Peers):
+            before = replace(before, elastic=self._local.group.marks().elastic)
         after, actions = step(before, event, time.monotonic())
         lasting = bool(actions) or after.lasting != before.lasting
         self._state = replace(self._state, care=after, after=self.link.after if self.link else self._state.after)
@@ -157,6 +163,11 @@ class Agent:
         match action:
             case KillRanks(number=number):
                 self._kill(number)
+            case KillStuck(ranks=stuck, why=why):
+                self._say(f"{why}: it is ended")
+                self._local.group.signal(stuck, signal.SIGKILL)
+            case Reform():
+                self._reform(action)
             case Respawn():
                 self._say(f"starting generation {action.generation} ({action.cause})")
                 return self._form(action)
@@ -174,6 +185,22 @@ class Agent:
                 self._say(why if exit_status == 0 else f"given up: {why}")
                 return exit_status
         return None
+
+    def _reform(self, action: Reform) -> None:
+        """First the ranks, who wait, then the word about it."""
+        try:
+            self._local.reform(action.generation, action.members)
+        except (KeeperError, OSError) as problem:
+            self._say(f"the ranks cannot go on in their processes: {problem}")
+            self._local.group.signal(action.members, signal.SIGKILL)
+        self._save()
+        self._say(f"{self._state.care.why}; ranks {sorted(action.members)} go on in generation {action.generation}")
+        before = action.before
+        failed = tuple(item for item in before.failures)
+        if failed:
+            self._local.flush(before.exits)
+            self._post(failure_document(self._launch.job, self._node_of, before, failed, *self._reach(), self._gone()))
+        self._report_attempt("self")
 
     def _kill(self, number: int) -> None:
         care = self._state.care
@@ -330,6 +357,9 @@ class Agent:
             self._save()
         if care.phase is Phase.RUNNING:
             self._judge(readings, now)
+            stuck = self._local.peers(care.running, care.generation, now) if self._crew is None else None
+            if stuck is not None:
+                self.put(Peers(stuck.lost, stuck.why))
             self._look_for_returned(now)
         elif self._forming is not None:
             self.wake()

@@ -27,12 +27,15 @@ from node.care_states import (
     Heard,
     Interrupted,
     KillRanks,
+    KillStuck,
     NotFormed,
     Noticed,
+    Peers,
     Phase,
     PostFailure,
     PostNotice,
     Raised,
+    Reform,
     Report,
     Respawn,
     Returned,
@@ -78,6 +81,8 @@ def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]
             if care.phase is not Phase.RUNNING or kind in care.noticed:
                 return care, ()
             return replace(care, noticed=care.noticed | {kind}), (PostNotice(rank, why, kind, bad_since),)
+        case Peers(lost=lost, why=why):
+            return on_peers(care, lost, why)
         case Raised(exit=item):
             return on_raised(care, item, now)
         case Formed(generation=generation, ranks=ranks):
@@ -120,10 +125,50 @@ def on_raised(care: Care, item: RankExit, now: float) -> tuple[Care, tuple[Actio
 def judge_exits(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
     failed = first_failure(care.failures)
     if care.phase is Phase.RUNNING and failed is not None:
+        if goes_on(care):
+            return reform(care, f"rank {failed.rank}: {failed.description}")
         return replace(care, phase=Phase.FAILED, failed_at=now, why=f"rank {failed.rank}: {failed.description}"), ()
     if not care.running:
         return all_ended(care, now)
     return care, ()
+
+
+def survivors(care: Care) -> frozenset[int]:
+    return care.running - {item.rank for item in care.raised}
+
+
+def goes_on(care: Care) -> bool:
+    """Whether those that are left can go on as they are: the standing order of a job whose ranks all said that they can."""
+    left = survivors(care)
+    free = care.command is None and not care.interrupted and care.restarts < care.max_restarts
+    return bool(left) and left <= care.elastic and free
+
+
+def reform(care: Care, why: str) -> tuple[Care, tuple[Action, ...]]:
+    """Those that are left form a new group at once: it destroys nothing, and waiting would only cost time."""
+    members = survivors(care)
+    after = replace(
+        care,
+        generation=care.generation + 1,
+        restarts=care.restarts + 1,
+        running=members,
+        exits=(),
+        raised=(),
+        last_exit_at=None,
+        noticed=frozenset(),
+        cause="self",
+        why=why,
+    )
+    return after, (Reform(after.generation, members, care),)
+
+
+def on_peers(care: Care, lost: frozenset[int], why: str) -> tuple[Care, tuple[Action, ...]]:
+    if care.phase is not Phase.RUNNING or not care.elastic:
+        return care, ()
+    if not lost:
+        return reform(care, why) if goes_on(care) else (care, ())
+    # A process that only hangs could wake up and write what is stale.
+    return care, (KillStuck(lost & care.running, why),)
 
 
 def all_ended(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:

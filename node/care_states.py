@@ -22,12 +22,15 @@ __all__ = [
     "Heard",
     "Interrupted",
     "KillRanks",
+    "KillStuck",
     "NotFormed",
     "Noticed",
+    "Peers",
     "Phase",
     "PostFailure",
     "PostNotice",
     "Raised",
+    "Reform",
     "Report",
     "Respawn",
     "Returned",
@@ -66,7 +69,8 @@ class Care:
     """Where the job stands. Times are of the monotonic clock that `step` is given.
 
     `raised`: ranks that run still, but told of the exception that is about to end them. `formed`: who carries the present
-    generation is settled; before that no rank of it runs. `nodes`: those that a command wants for the next one, else empty.
+    generation is settled; before that no rank of it runs. `elastic`: ranks that can go on in their process when others are lost.
+    `nodes`: those that a command wants for the next one, else empty.
     `grace_seconds`: what ranks that are told to end have for it.
     `held_until`: the ranks were stopped so that their nodes can be probed; what becomes of them is decided after that.
     """
@@ -79,6 +83,7 @@ class Care:
     restarts: int = 0
     max_restarts: int = 3
     running: frozenset[int] = frozenset()
+    elastic: frozenset[int] = frozenset()
     exits: tuple[RankExit, ...] = ()
     raised: tuple[RankExit, ...] = ()
     done: Mapping[int, str] = field(default_factory=dict)
@@ -159,6 +164,14 @@ class Noticed:
 
 
 @dataclass(frozen=True, slots=True)
+class Peers:
+    """Ranks left their group though nobody has died. `lost`: those that are to blame and still run; empty where nobody is."""
+
+    lost: frozenset[int]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Raised:
     """A rank told of an exception that ends it. `exit` has no status: its process is still on its way out."""
 
@@ -200,7 +213,7 @@ class Tick:
     pass
 
 
-Event = Exited | CommandArrived | Formed | Heard | Interrupted | NotFormed | Noticed | Raised | Returned | Spawned | Tick
+Event = Exited | CommandArrived | Formed | Heard | Interrupted | NotFormed | Noticed | Peers | Raised | Returned | Spawned | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +231,23 @@ class Respawn:
     cause: str
     resume: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KillStuck:
+    """End these ranks for good: their peers go on without them."""
+
+    ranks: frozenset[int]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reform:
+    """Open a store for `generation` and let `members` go on in it, in their processes. `before`: the care that lost a rank."""
+
+    generation: int
+    members: frozenset[int]
+    before: Care
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,4 +282,4 @@ class End:
     why: str
 
 
-Action = KillRanks | Respawn | PostFailure | PostNotice | Report | End
+Action = KillRanks | KillStuck | Reform | Respawn | PostFailure | PostNotice | Report | End

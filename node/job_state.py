@@ -146,7 +146,7 @@ def encode_state(state: JobState) -> dict[str, Any]:
     document = asdict(state)
     document["version"] = VERSION
     care = document["care"]
-    care["running"], care["noticed"] = sorted(care["running"]), sorted(care["noticed"])
+    care["running"], care["noticed"], care["elastic"] = (sorted(care[name]) for name in ("running", "noticed", "elastic"))
     # Times of a monotonic clock mean nothing to the next agent, which starts its own patience.
     for name in ("failed_at", "last_exit_at", "heard_at", "accepted_at", "kill_at", "respawn_at", "held_until"):
         care.pop(name)
@@ -160,6 +160,7 @@ def decode_state(document: Mapping[str, Any]) -> JobState:
     command = care.pop("command")
     care["phase"] = Phase(care["phase"])
     care["running"], care["noticed"] = frozenset(care["running"]), frozenset(care["noticed"])
+    care["elastic"] = frozenset(care.get("elastic", ()))
     for name in ("exits", "raised"):
         care[name] = tuple(RankExit(**item) for item in care.get(name, ()))
     care["nodes"] = tuple(care["nodes"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from node.log_shipping import LogShipping, notice_log
 from node.monitors import RankReading
 from node.rank_group import Launch, RankGroup
 from node.ranks import StoreAddress
+from node.reforming import Stuck, judge_stuck, stopped_ranks
 from node.watch import Watch
 
 __all__ = ["LocalRanks"]
@@ -43,6 +44,7 @@ class LocalRanks:
         self._say = say
         self._watch = Watch({})
         self._shipped_at = 0.0
+        self._waiting_since: float | None = None
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -56,6 +58,21 @@ class LocalRanks:
         """Raises KeeperError; no rank runs then."""
         self.group.start(generation, resume, place, store)
         self.attend()
+
+    def reform(self, generation: int, members: Collection[int]) -> None:
+        """Raises KeeperError, OSError; the ranks then wait on."""
+        self.group.reform(generation, members)
+        self.attend()
+
+    def peers(self, running: Collection[int], generation: int, now: float) -> Stuck | None:
+        """Ranks that have left their group though nobody has died, and because of whom."""
+        waiting = self.group.marks().waiting_above(generation) & frozenset(running)
+        if not waiting:
+            self._waiting_since = None
+            return None
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        stopped = stopped_ranks({rank: item for rank, item in self.group.processes.items() if rank in running})
+        return judge_stuck(running, waiting, stopped, now - self._waiting_since)
 
     def attend(self) -> None:
         """Watch the ranks that the group has now, as if they had just begun."""

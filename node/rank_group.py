@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from node.ranks import (
     staging_folder,
     starts_ranks_itself,
 )
+from node.reforming import FORMATION, Marks, read_marks, remove_formation, write_formation
 from node.slurm_environment import SlurmPlace
 from pitstop import protocol
 
@@ -81,6 +82,7 @@ class RankGroup:
         self._say = say
         self._keeper: KeeperClient | None = None
         self._monitor_folder = monitor_folder(folder.path)
+        self._formation = self._monitor_folder / FORMATION
         self._monitors = MonitorReader({})
         self._gone_since: dict[ProcessId, float] = {}
         self._looked_at = 0.0
@@ -119,6 +121,32 @@ class RankGroup:
             store = self._open_store(keeper, generation, environment)
         self._spawn(keeper, generation, environment, files, store, resume, place)
         self._monitors = MonitorReader({rank: item.monitor for rank, item in files.items()})
+        watch_ranks(self._folder.path, self.processes.values())
+
+    def marks(self) -> Marks:
+        """Which of our ranks can go on in their process, and which wait to."""
+        return read_marks(self._formation, self.processes)
+
+    def reform(self, generation: int, members: Collection[int]) -> None:
+        """Let `members` go on in their processes under `generation`; others are ended. Raises KeeperError, OSError."""
+        self.connect_keeper()
+        keeper = self._keeper
+        assert keeper is not None
+        store = self._open_store(keeper, generation, dict(os.environ))
+        if not store.served:
+            raise KeeperError("there is no store to meet at")
+        staying = [item for item in self.placement.processes if item.rank in members]
+        keeper.kill((item.process for item in self.placement.processes if item.rank not in members), signal.SIGKILL)
+        logs = {item.rank: rank_files(self._folder.logs, self._monitor_folder, generation, item.rank).log for item in staying}
+        for log in logs.values():
+            log.parent.mkdir(exist_ok=True, mode=0o700)
+        self.placement = replace(
+            self.placement,
+            processes=tuple(replace(item, generation=generation, log=str(logs[item.rank])) for item in staying),
+            store_host=store.host,
+            store_port=store.port,
+        )
+        write_formation(self._formation, generation, members, (store.host, store.port), logs)
         watch_ranks(self._folder.path, self.processes.values())
 
     def _spawn(
@@ -170,6 +198,7 @@ class RankGroup:
             files=files,
             resume=resume,
             staging=self.hosting.staging,
+            formation=self._formation,
         )
 
     def _open_store(self, keeper: KeeperClient, generation: int, environment: Mapping[str, str]) -> StoreAddress:
@@ -190,7 +219,7 @@ class RankGroup:
     def _watch_errors(self, folder: Path, generation: int) -> None:
         if self._errors is not None:
             self._errors.close()
-        self._errors = ErrorFiles(folder, generation, self._on_raised)
+        self._errors = ErrorFiles(folder, generation, lambda item: self._on_raised(self._as_of_now(item)))
 
     def find(self, running: Iterable[int]) -> int:
         """Take over what an earlier agent started; the number of ranks that run. Exits that it missed are told."""
@@ -198,7 +227,7 @@ class RankGroup:
         self._monitors = MonitorReader({item.rank: Path(item.monitor) for item in self.placement.processes})
         watch_ranks(self._folder.path, self.processes.values())
         for item in self.placement.processes[:1]:
-            self._watch_errors(Path(item.log).parent, item.generation)
+            self._watch_errors(Path(item.error_file).parent, item.generation)
         records = recorded_exits(self._folder.path)
         awaited = set(running)
         for item in self.placement.processes:
@@ -273,13 +302,21 @@ class RankGroup:
 
     def _drop_monitors(self) -> None:
         self._monitors.close()
+        remove_formation(self._formation)
         remove_monitors(Path(item.monitor) for item in self.placement.processes)
 
     def _record(self, record: Mapping[str, Any]) -> None:
         with contextlib.suppress(KeyError, TypeError):
             label = record["label"]
             if "rank" in label:
-                self._on_exit(self._exit_of(label["rank"], label["generation"], record))
+                self._on_exit(self._as_of_now(self._exit_of(label["rank"], label["generation"], record)))
+
+    def _as_of_now(self, item: RankExit) -> RankExit:
+        """Of a process that went on in a later generation than it was started in, what it does is that generation's."""
+        for present in self.placement.processes:
+            if present.rank == item.rank and item.pid in (None, present.process.pid):
+                return replace(item, generation=present.generation)
+        return item
 
     def _exit_of(self, rank: int, generation: int, record: Mapping[str, Any]) -> RankExit:
         error = read_error(rank_files(self._folder.logs, self._monitor_folder, generation, rank).error_file)

@@ -110,6 +110,7 @@ def rank_environment(
     files: RankFiles,
     resume: Mapping[str, Any],
     staging: Path,
+    formation: Path,
 ) -> dict[str, str]:
     """The environment of one rank: what it inherits, torchrun's variables, and ours.
 
@@ -135,6 +136,7 @@ def rank_environment(
         protocol.GENERATION: str(generation),
         protocol.MONITOR: str(files.monitor),
         protocol.STAGING: str(staging),
+        protocol.FORMATION: str(formation),
     }
     environment["TORCHELASTIC_USE_AGENT_STORE"] = str(store.served)
     # Our own interpreter's settings are not the job's; output reaches the log line by line.

@@ -1,0 +1,88 @@
+"""Ranks that go on in their processes: what the agent decides, and what it can tell from their marks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from detectors.processes import ProcessId
+from detectors.supervisor import RankExit
+from node.care import step
+from node.care_states import Care, Exited, Interrupted, KillStuck, Peers, Phase, PostFailure, Reform, Tick
+from node.reforming import FORMATION, judge_stuck, read_marks, remove_formation, write_formation
+
+ALL = frozenset(range(4))
+
+
+def care(**fields: object) -> Care:
+    return Care(Phase.RUNNING, 4, formed=True, **{"running": ALL, "elastic": ALL, **fields})  # type: ignore[arg-type]
+
+
+def killed(rank: int, generation: int = 0) -> Exited:
+    return Exited(RankExit(rank, generation, None, 9, 1.0))
+
+
+def test_those_that_are_left_go_on_at_once_under_the_next_generation() -> None:
+    after, actions = step(care(), killed(1), 1.0)
+    assert after.phase is Phase.RUNNING and after.generation == 1 and after.restarts == 1
+    (action,) = actions
+    assert isinstance(action, Reform) and action.members == {0, 2, 3}
+    assert [item.rank for item in action.before.failures] == [1] and action.before.generation == 0
+    again, (second,) = step(after, killed(0, 1), 2.0)
+    assert isinstance(second, Reform) and second.members == {2, 3} and again.generation == 2
+
+
+def test_a_rank_that_cannot_go_on_makes_it_a_restart_like_any_other() -> None:
+    for fields in ({"elastic": ALL - {2}}, {"restarts": 3}, {"running": frozenset({1})}):
+        after, _ = step(care(**fields), killed(1), 1.0)
+        assert after.phase is Phase.FAILED
+        _, actions = step(after, Tick(), 5.0)
+        assert any(isinstance(action, PostFailure) for action in actions)
+
+
+def test_nothing_goes_on_that_is_being_ended() -> None:
+    stopping, _ = step(care(), Interrupted(15), 1.0)
+    after, actions = step(stopping, killed(1), 1.5)
+    assert after.phase is Phase.STOPPING and not any(isinstance(action, Reform) for action in actions)
+
+
+def test_all_ranks_that_left_go_on_together_and_one_that_hangs_is_ended_first() -> None:
+    after, (action,) = step(care(), Peers(frozenset(), "all left"), 1.0)
+    assert isinstance(action, Reform) and action.members == ALL and after.generation == 1
+    same, (kill,) = step(care(), Peers(frozenset({3}), "stopped"), 1.0)
+    assert isinstance(kill, KillStuck) and kill.ranks == {3} and same.generation == 0
+
+
+def test_a_job_that_ends_after_ranks_were_lost_ended_well() -> None:
+    state, _ = step(care(), killed(1), 1.0)
+    for rank in (0, 2, 3):
+        state, actions = step(state, Exited(RankExit(rank, 1, 0, None, 2.0)), 2.0)
+    assert state.phase is Phase.ENDED and actions[-1].status == 0  # type: ignore[union-attr]
+
+
+def test_a_stopped_process_is_to_blame_at_once_and_a_slow_one_after_a_while() -> None:
+    assert judge_stuck(ALL, (), (), 9.0) is None
+    assert judge_stuck(ALL, {0, 1, 2}, (), 1.0) is None
+    assert judge_stuck(ALL, {0, 1, 2}, {3}, 0.0).lost == {3}  # type: ignore[union-attr]
+    assert judge_stuck(ALL, {0, 1, 2}, (), 6.0).lost == {3}  # type: ignore[union-attr]
+    assert judge_stuck(ALL, ALL, (), 0.0).lost == frozenset()  # type: ignore[union-attr]
+
+
+def test_marks_of_other_processes_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / FORMATION
+    for rank, pid, above in ((0, 10, None), (1, 11, 4), (2, 99, 4)):
+        path.with_name(f"{FORMATION}.{rank}").write_text(json.dumps({"pid": pid, "waits_above": above}))
+    path.with_name(f"{FORMATION}.3").write_text("{")
+    marks = read_marks(path, {rank: ProcessId(10 + rank, 1) for rank in range(4)})
+    assert marks.elastic == {0, 1} and marks.waiting_above(4) == {1} and not marks.waiting_above(5)
+
+
+def test_what_the_agent_writes_is_what_the_ranks_read(tmp_path: Path) -> None:
+    from pitstop.elastic.membership import parse_formation
+
+    path = tmp_path / FORMATION
+    write_formation(path, 3, {2, 0}, ("127.0.0.1", 4000), {0: Path("/log0"), 2: Path("/log2")})
+    found = parse_formation(path.read_text(), 2)
+    assert (found.generation, found.members, found.host, found.port, found.log) == (3, (0, 2), "127.0.0.1", 4000, "/log2")
+    remove_formation(path)
+    assert list(tmp_path.iterdir()) == []
