@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from detectors.statistics.judgement import Finding, Judgement
+from detectors.statistics.judgement import Finding
 from detectors.supervisor import RankExit
 from node.care import step
 from node.care_states import (
@@ -48,7 +48,14 @@ from node.log_shipping import LogShipping
 from node.monitors import RankReading
 from node.rank_group import Launch
 from node.ranks import StoreAddress
-from node.reports import attempt_document, end_document, failure_document, heartbeat_document, notice_document
+from node.reports import (
+    attempt_document,
+    end_document,
+    failure_document,
+    heartbeat_document,
+    notice_document,
+    unreachable_sentence,
+)
 
 __all__ = ["TICK_SECONDS", "TOLD", "Agent"]
 
@@ -188,6 +195,7 @@ class Agent:
 
     def _reform(self, action: Reform) -> None:
         """First the ranks, who wait, then the word about it."""
+        before = action.before
         try:
             self._local.reform(action.generation, action.members)
         except (KeeperError, OSError) as problem:
@@ -195,11 +203,9 @@ class Agent:
             self._local.group.signal(action.members, signal.SIGKILL)
         self._save()
         self._say(f"{self._state.care.why}; ranks {sorted(action.members)} go on in generation {action.generation}")
-        before = action.before
-        failed = tuple(item for item in before.failures)
-        if failed:
+        if before.failures:
             self._local.flush(before.exits)
-            self._post(failure_document(self._launch.job, self._node_of, before, failed, *self._reach(), self._gone()))
+            self._post(failure_document(self._launch.job, self._node_of, before, before.failures, *self._reach(), self._gone()))
         self._report_attempt("self")
 
     def _kill(self, number: int) -> None:
@@ -407,7 +413,3 @@ class Agent:
         self._state = replace(self._state, exit_status=status)
         self._save()
         return status
-
-
-def unreachable_sentence(node: str, own: str, why: str, judgement: Judgement) -> str:
-    return f"node {node} cannot be reached from {own} ({why}), and its peers get nowhere: {judgement.why}"

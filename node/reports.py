@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from detectors.statistics.judgement import Judgement
 from detectors.supervisor import RankExit, first_failure
 from node.care_states import Care, PostNotice
 from node.crew import Gone
@@ -19,6 +20,7 @@ __all__ = [
     "heartbeat_document",
     "notice_document",
     "registration_document",
+    "unreachable_sentence",
 ]
 
 # A rank that says nothing new for this long is told as silent; a word, not a judgement.
@@ -170,3 +172,7 @@ def notice_document(
         "unreachable": list(gone),
     }
     return document if notice.bad_since is None else {**document, "bad_since": notice.bad_since}
+
+
+def unreachable_sentence(node: str, own: str, why: str, judgement: Judgement) -> str:
+    return f"node {node} cannot be reached from {own} ({why}), and its peers get nowhere: {judgement.why}"
