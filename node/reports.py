@@ -85,6 +85,7 @@ def rank_states(care: Care, readings: Mapping[int, RankReading], now: float) -> 
         if progress is not None and progress.completed:
             entry["step_seconds"] = round(progress.last_step_ns / 1e9, 6)
             entry["section"] = progress.section.name.lower()
+            entry["completed"] = progress.completed
         loss = reading.metrics.get("loss")
         # JSON has no NaN: a loss that is not a number is left out, and the monitor's own judgement tells of it.
         if loss is not None and abs(loss[1]) < float("inf"):

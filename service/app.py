@@ -16,7 +16,9 @@ from fastapi.staticfiles import StaticFiles
 from rules.artefact import load_matcher
 from rules.pack import PACK_FOLDER
 from service.access import bootstrap
+from service.accounts import Accounts
 from service.api import (
+    accounts,
     actions,
     alerts,
     approvals,
@@ -37,7 +39,7 @@ from service.api import (
     slurm,
     trials,
 )
-from service.dashboard import evaluation_pages, fleet_pages, knowledge_pages, learning_pages, operation_pages, pages
+from service.dashboard import evaluation_pages, fleet_pages, knowledge_pages, learning_pages, operation_pages, pages, report_pages
 from service.dashboard.rendering import STATIC, plotly_script
 from service.diagnoses import Diagnoses
 from service.driver_calls import DriverCalls
@@ -58,6 +60,7 @@ from service.migration import migrate
 from service.node_returns import NodeReturns
 from service.notifications.delivery import Delivery
 from service.notifications.routes import load_routes
+from service.notifications.weekly import WeeklySummary
 from service.opinions import ModelThread, Opinions, open_client
 from service.problems import install_problems
 from service.recoveries import Recoveries
@@ -77,7 +80,10 @@ RETENTION_SECONDS = 20.0
 SILENCES_SECONDS = 10.0
 NOTIFICATIONS_SECONDS = 2.0
 MEMORY_SECONDS = 2.0
+ACCOUNTS_SECONDS = 10.0
+WEEKLY_SECONDS = 600.0
 ROUTES = (
+    accounts,
     actions,
     alerts,
     approvals,
@@ -141,14 +147,17 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         opinions = Opinions(store, clock, client, no_model, memories, {rule.code: rule for rule in rules})
         learnt = LearntRules(store, pool)
         learning = Learning(store, pool, clock, folder, settings.learnt_agreeing)
+        books = Accounts(store, clock)
         work = [
             Duty("retention", RETENTION_SECONDS, retention.work),
             Duty("silences", SILENCES_SECONDS, partial(begin_silences, store, clock)),
             Duty("memory", MEMORY_SECONDS, memories.work),
             Duty("learning", MEMORY_SECONDS, learning.work),
+            Duty("accounts", ACCOUNTS_SECONDS, books.work),
         ]
         if routes is not None:
             delivery = Delivery(store, clock, routes, settings.public_url, metrics)
+            work.append(Duty("weekly summary", WEEKLY_SECONDS, WeeklySummary(store, clock).work))
             work.append(Duty("notifications", NOTIFICATIONS_SECONDS, delivery.work))
             service.reports["notifications"] = delivery.report
         duties = Duties(store, clock, work)
@@ -160,6 +169,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
             "duties": duties.report,
             "memory": memories.report,
             "model": opinions.report,
+            "accounts": books.report,
         }
         app.state.pitstop = service
         model = ModelThread(opinions, lambda: duties.held)
@@ -183,7 +193,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     app.add_middleware(Gate, limits=limits, doors=frozenset(doors), max_held_bytes=settings.max_waiting_bytes)
     for module in ROUTES:
         app.include_router(module.router)
-    for room in (pages, fleet_pages, evaluation_pages, knowledge_pages, learning_pages, operation_pages):
+    for room in (pages, fleet_pages, evaluation_pages, knowledge_pages, learning_pages, operation_pages, report_pages):
         app.include_router(room.router)
     app.get("/static/plotly.js", include_in_schema=False)(plotly_script)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

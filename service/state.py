@@ -38,6 +38,8 @@ class Service:
     clock: Clock = time.time
     checks: dict[str, Callable[[], str]] = field(default_factory=dict)
     reports: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    # Report pages by span in days: when they were added up, and what came of it.
+    added_up: dict[int, tuple[float, dict[str, Any]]] = field(default_factory=dict)
 
 
 def service_of(request: Request) -> Service:

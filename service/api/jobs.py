@@ -12,8 +12,10 @@ from sqlalchemy.orm import Session
 from service.access import Principal, PrincipalDependency, Right, Role, allow
 from service.api.documents import attempt_document, job_document, listing, offset_of, rank_state_document
 from service.problems import Problem
+from service.progress import Sighting, note_generation, note_sightings
 from service.slurm_words import note_slurm_job
 from service.state import ServiceDependency
+from service.store.accounts import GenerationRow
 from service.store.events import publish_event
 from service.store.jobs import Attempt, Job, RankState, find_attempt, rank_states
 
@@ -98,6 +100,8 @@ class RankReport(Report):
     loss: float | None = None
     state: Literal["running", "exited", "silent"] = "running"
     age_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    completed: Annotated[int, Field(ge=0, le=2**53)] | None = None
+    section: Annotated[str, Field(max_length=32)] | None = None
 
 
 class Heartbeat(Report):
@@ -232,6 +236,9 @@ def report_attempt(
             response.status_code = 200
             for name, value in fields.items():
                 setattr(attempt, name, value)
+        told = body.started_at is not None
+        node = next((place.node for place in body.ranks if place.node and told), None)
+        note_generation(session, row, body.generation, body.attempt, len(body.ranks), node, fields["started_at"])
         row.generation = body.generation
         row.state = "running"
         row.exit_status = row.ended_at = None
@@ -258,11 +265,15 @@ def report_heartbeat(job: JobName, body: Heartbeat, service: ServiceDependency, 
         row.generation = body.generation
         row.heartbeat_at = now
         for report in body.ranks:
+            fields = report.model_dump(exclude={"completed", "section"})
             session.merge(
-                RankState(
-                    job=job, attempt=body.attempt, generation=body.generation, node=body.node, heard_at=now, **report.model_dump()
-                )
+                RankState(job=job, attempt=body.attempt, generation=body.generation, node=body.node, heard_at=now, **fields)
             )
+        seen = [
+            Sighting(running=report.state != "exited", **report.model_dump(exclude={"rank", "loss", "state"}))
+            for report in body.ranks
+        ]
+        note_sightings(session, row, body.generation, body.attempt, seen, now)
         state = row.state
         if body.ended:
             row.ended_at = now
@@ -271,6 +282,9 @@ def report_heartbeat(job: JobName, body: Heartbeat, service: ServiceDependency, 
             attempt = find_attempt(session, job, body.attempt)
             if attempt is not None:
                 attempt.ended_at = now
+            generation = session.get(GenerationRow, (job, body.generation))
+            if generation is not None and body.exit_status == 0:
+                generation.done_at = now
         elif row.state == "registered":
             row.state = "running"
         if row.state != state:

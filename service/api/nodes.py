@@ -15,6 +15,7 @@ from service.api.documents import listing, node_document, offset_of
 from service.implications import lemons
 from service.problems import Problem
 from service.state import ServiceDependency
+from service.store.accounts import NodeHeat
 from service.store.events import publish_event
 from service.store.jobs import GpuRow, Node, NodeAlias
 
@@ -33,6 +34,7 @@ class GpuReport(BaseModel):
     serial: Annotated[str, Field(max_length=128)] | None = None
     pci: Annotated[str, Field(max_length=64)] | None = None
     index: Annotated[int, Field(ge=0, le=1024)] | None = None
+    celsius: Annotated[float, Field(ge=-50, le=200, allow_inf_nan=False)] | None = None
 
 
 class Lease(BaseModel):
@@ -58,6 +60,17 @@ def aliases_of(session: Session, nodes: list[str]) -> dict[str, list[str]]:
     for row in session.scalars(select(NodeAlias).where(NodeAlias.node.in_(nodes)).order_by(NodeAlias.alias)):
         found[row.node].append(row.alias)
     return found
+
+
+def note_heat(session: Session, node: str, celsius: list[float], now: float) -> None:
+    """Keep how hot the hottest GPU of the node was in this hour."""
+    if not celsius:
+        return
+    row = session.get(NodeHeat, (node, int(now // 3600)))
+    if row is None:
+        session.add(NodeHeat(node=node, hour=int(now // 3600), highest_celsius=max(celsius)))
+    else:
+        row.highest_celsius = max(row.highest_celsius, *celsius)
 
 
 @router.post("/{node}/lease", operation_id="renewLease", dependencies=[Depends(allow(Right.NODE))])
@@ -96,7 +109,8 @@ def renew_lease(node: NodeName, body: Lease, service: ServiceDependency, princip
             identity = gpu.serial or gpu.uuid
             if identity:
                 # A GPU that was moved is told by its serial: the row follows it to the new node.
-                session.merge(GpuRow(id=identity, node=node, seen_at=now, **gpu.model_dump()))
+                session.merge(GpuRow(id=identity, node=node, seen_at=now, **gpu.model_dump(exclude={"celsius"})))
+        note_heat(session, node, [gpu.celsius for gpu in body.gpus if gpu.celsius is not None], now)
     return {"ttl_seconds": service.settings.lease_seconds, "time": now}
 
 

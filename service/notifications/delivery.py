@@ -112,8 +112,8 @@ class Delivery:
                 # Stored before anybody asked to be told, or held by a silence ever since: no news any more.
                 row.due_at = None
                 continue
-            incident = session.get_one(Incident, row.incident_id)
-            if incident.silenced_until is not None and incident.silenced_until > now:
+            incident = None if row.incident_id is None else session.get_one(Incident, row.incident_id)
+            if incident is not None and incident.silenced_until is not None and incident.silenced_until > now:
                 row.due_at = incident.silenced_until
                 continue
             job = session.get(Job, row.job) if row.job else None
@@ -122,20 +122,19 @@ class Delivery:
                 "job": row.job,
                 "owner": job.owner if job else None,
                 "project": job.project if job else None,
-                "reason": incident.reason,
-                "severity": incident.severity,
-                "state": row.state or incident.state,
+                "reason": incident.reason if incident else None,
+                "severity": incident.severity if incident else None,
+                "state": row.state or (incident.state if incident else None),
             }
             tries = {name: dict(tried) for name, tried in row.channels.items() if name in self.routes.channels}
             for name in self.routes.channels_for(facts):
                 tries.setdefault(name, {"state": "waiting", "attempts": 0})
             row.due_at = now + CLAIM_SECONDS
-            place = incident.job or incident.node
-            title = f"[{incident.severity}] {incident.reason}{f' on {place}' if place else ''}"
             text = row.text
             if self.public_url:
-                text += f"\n{self.public_url.rstrip('/')}/incidents/{row.incident_id}"
-            claimed.append(Claimed(row.id, text, title, incident.severity, row.created_at, tries))
+                text += f"\n{self.public_url.rstrip('/')}{'/report' if incident is None else f'/incidents/{incident.id}'}"
+            severity = incident.severity if incident else "NONE"
+            claimed.append(Claimed(row.id, text, title_of(incident), severity, row.created_at, tries))
         return claimed
 
     def _try(self, message: Claimed, name: str, tried: dict[str, Any]) -> None:
@@ -175,6 +174,13 @@ class Delivery:
             row = session.get(Switch, STANDING)
         known = row.value if row else {}
         return {name: channel_report(known.get(name)) for name in self.routes.channels}
+
+
+def title_of(incident: Incident | None) -> str:
+    if incident is None:
+        return "Pitstop: the week"
+    place = incident.job or incident.node
+    return f"[{incident.severity}] {incident.reason}{f' on {place}' if place else ''}"
 
 
 def channel_report(standing: dict[str, Any] | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from service.store import (
     access,
+    accounts,
     candidates,
     evaluations,
     events,
@@ -22,6 +23,7 @@ __all__ = [
     "DatabaseError",
     "Store",
     "access",
+    "accounts",
     "candidates",
     "evaluations",
     "events",

@@ -50,7 +50,7 @@ class Incident(Base):
     rank: Mapped[str | None] = mapped_column(String(255))
     link: Mapped[str | None] = mapped_column(String(255))
     occurrences: Mapped[int] = mapped_column(Integer, default=1)
-    first_seen: Mapped[float] = mapped_column(Float)
+    first_seen: Mapped[float] = mapped_column(Float, index=True)
     last_seen: Mapped[float] = mapped_column(Float)
     closed_at: Mapped[float | None] = mapped_column(Float)
     diagnosis: Mapped[dict[str, Any] | None] = mapped_column(JSON)

@@ -51,7 +51,7 @@ class RecoveryRow(Base):
     claimed_by: Mapped[str | None] = mapped_column(String(255))
     claimed_until: Mapped[float] = mapped_column(Float, default=0.0)
     created_at: Mapped[float] = mapped_column(Float)
-    updated_at: Mapped[float] = mapped_column(Float)
+    updated_at: Mapped[float] = mapped_column(Float, index=True)
 
 
 class ActionRow(Base):
@@ -114,7 +114,8 @@ class Notification(Base):
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     key: Mapped[str] = mapped_column(String(255), unique=True)
-    incident_id: Mapped[int] = mapped_column(ForeignKey("incidents.id"), index=True)
+    # None: it is about the cluster, not about one failure.
+    incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"), index=True)
     job: Mapped[str | None] = mapped_column(String(255), index=True)
     audience: Mapped[str] = mapped_column(String(16))
     recipient: Mapped[str | None] = mapped_column(String(255))
