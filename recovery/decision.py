@@ -12,6 +12,7 @@ from rules.signal import Trust
 __all__ = [
     "CLUSTER_ACTIONS",
     "DEFAULT_MODES",
+    "FAR_ACTIONS",
     "RELAUNCHES",
     "Action",
     "Audience",
@@ -24,7 +25,10 @@ __all__ = [
 
 
 class Action(StrEnum):
-    """What the policy chooses. All but the last two concern the processes of the failed job alone."""
+    """What the policy chooses, all but the last. All but the last three concern the processes of the failed job alone.
+
+    `reconfigure` moves a job that did not fail, or onto nodes that another gave up, because a plan says so.
+    """
 
     NONE = "none"
     RETRY = "retry"
@@ -34,12 +38,15 @@ class Action(StrEnum):
     STOP = "stop"
     RESET_GPU = "reset_gpu"
     ISOLATE = "isolate"
+    RECONFIGURE = "reconfigure"
 
 
 # An action that starts the job's processes again, and so spends the budget of its root cause.
 RELAUNCHES = frozenset({Action.RETRY, Action.RESTART, Action.ROLLBACK, Action.SHRINK})
 # What reaches beyond the job: it takes something from everybody.
 CLUSTER_ACTIONS = frozenset({Action.RESET_GPU, Action.ISOLATE})
+# What a caller that nobody vouched for may not cause.
+FAR_ACTIONS = CLUSTER_ACTIONS | {Action.RECONFIGURE}
 
 
 class Mode(StrEnum):
@@ -62,6 +69,7 @@ DEFAULT_MODES: Mapping[Action, Mode] = MappingProxyType(
         Action.STOP: Mode.AUTO,
         Action.RESET_GPU: Mode.OBSERVE,
         Action.ISOLATE: Mode.OBSERVE,
+        Action.RECONFIGURE: Mode.OBSERVE,
     }
 )
 

@@ -88,6 +88,8 @@ class JobFacts:
 
     `bad_since`: the step from which on its numbers were wrong, where that is what failed; `requeues`: a scheduler finds it
     other nodes.
+    `planned`: the nodes that a plan for the whole cluster gives it without those at fault, with the plan's reason; empty where
+    there is none.
     """
 
     name: str
@@ -100,6 +102,8 @@ class JobFacts:
     last_step: int | None = None
     bad_since: int | None = None
     requeues: bool = False
+    planned: tuple[str, ...] = ()
+    planned_why: str = ""
 
     def ranks_without(self, excluded: tuple[str, ...]) -> int:
         """Ranks left when these nodes are gone, ranks being spread evenly."""
@@ -286,7 +290,10 @@ def _beyond(situation: Situation, action: Action, why: list[str]) -> Decision:
 
 
 def _placement(job: JobFacts, exclude: tuple[str, ...]) -> tuple[DirectiveKind, tuple[str, ...], str]:
-    """What the job can do without these nodes: (directive, nodes to use, why)."""
+    """What the job can do without these nodes: (directive, nodes to use, why). A plan for the whole cluster goes first."""
+    if job.planned and not set(job.planned) & set(exclude):
+        shrinks = len(job.planned) < len(job.nodes)
+        return DirectiveKind.SHRINK if shrinks else DirectiveKind.RESTART, job.planned, f"as planned: {job.planned_why}"
     left = tuple(node for node in job.nodes if node not in exclude)
     if job.requeues:
         return DirectiveKind.RESTART, (), f"requeued without {', '.join(exclude)}: the scheduler finds another place"

@@ -166,13 +166,15 @@ class Localised:
 @dataclass(frozen=True, slots=True)
 class Planned:
     """Who runs where is settled. `heard`: the last generation heard of; `agents`: whether somebody is there to be commanded;
-    `queued`: the job's scheduler starts it, when its turn comes."""
+    `queued`: the job's scheduler starts it, when its turn comes; `decision`: in the place of the one decided, where the plan came
+    out differently."""
 
     at: float
     heard: int
     agents: bool
     why: str
     queued: bool = False
+    decision: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True)

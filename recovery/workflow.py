@@ -157,6 +157,9 @@ def _planned(state: Recovery, event: Planned, limits: Limits) -> Result:
     decision = state.decision
     if state.stage not in (Stage.DECIDED, Stage.APPROVED, Stage.LOCALISED) or state.awaits_approval or decision is None:
         return state, ()
+    if event.decision is not None:
+        decision = event.decision
+        state = replace(state, decision=decision)
     if state.started or event.heard > (state.successor if state.successor is not None else state.generation):
         state = replace(state, successor=max(event.heard, state.successor or 0), started=True, superseded=True)
         return _verifying(state, event.at, _superseded(state), limits), ()

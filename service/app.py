@@ -35,11 +35,21 @@ from service.api import (
     localizations,
     logs,
     nodes,
+    plans,
     silences,
     slurm,
     trials,
 )
-from service.dashboard import evaluation_pages, fleet_pages, knowledge_pages, learning_pages, operation_pages, pages, report_pages
+from service.dashboard import (
+    evaluation_pages,
+    fleet_pages,
+    knowledge_pages,
+    learning_pages,
+    operation_pages,
+    pages,
+    plan_pages,
+    report_pages,
+)
 from service.dashboard.rendering import STATIC, plotly_script
 from service.diagnoses import Diagnoses
 from service.driver_calls import DriverCalls
@@ -62,7 +72,9 @@ from service.notifications.delivery import Delivery
 from service.notifications.routes import load_routes
 from service.notifications.weekly import WeeklySummary
 from service.opinions import ModelThread, Opinions, open_client
+from service.plans import Plans
 from service.problems import install_problems
+from service.reconfigurations import Reconfigurations
 from service.recoveries import Recoveries
 from service.retention import Retention, Storage
 from service.settings import Settings
@@ -82,6 +94,7 @@ NOTIFICATIONS_SECONDS = 2.0
 MEMORY_SECONDS = 2.0
 ACCOUNTS_SECONDS = 10.0
 WEEKLY_SECONDS = 600.0
+PLANS_SECONDS = 2.0
 ROUTES = (
     accounts,
     actions,
@@ -100,6 +113,7 @@ ROUTES = (
     localizations,
     logs,
     nodes,
+    plans,
     silences,
     slurm,
     trials,
@@ -131,16 +145,16 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         returns = NodeReturns(store, clock, drivers)
         calls = DriverCalls(store, clock, returns)
         diagnose = Diagnoses(store, pool, metrics, clock).of_incident
-        localizer = Localizations(store, clock)
+        localizer, planner = Localizations(store, clock), Plans(store, clock)
         localise = partial(localise_recovery, localizer)
-        recoveries = Recoveries(store, clock, returns, diagnose, localise, rules=rules, started_at=clock())
+        recoveries = Recoveries(store, clock, returns, diagnose, localise, rules=rules, started_at=clock(), planner=planner)
         localizer.tell = recoveries.tell
         slurm_watch = SlurmWatch(store, clock, recoveries, drivers.slurm)
-        chores = [returns.tick, calls.work, slurm_watch.work]
+        chores = [returns.tick, calls.work, slurm_watch.work, Reconfigurations(store, clock, recoveries).tick]
         if drivers.slurm is not None:
             chores.append(SlurmCalls(store, clock, recoveries, drivers.slurm).work)
         supervisor = Supervisor(recoveries, watch, chores)
-        service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, localizer, clock)
+        service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, localizer, planner, clock)
         retention = Retention(store, settings, clock)
         client, no_model = open_client(settings, clock)
         memories = Memories(store, clock, no_model or "asked next")
@@ -154,6 +168,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
             Duty("memory", MEMORY_SECONDS, memories.work),
             Duty("learning", MEMORY_SECONDS, learning.work),
             Duty("accounts", ACCOUNTS_SECONDS, books.work),
+            Duty("plans", PLANS_SECONDS, planner.work),
         ]
         if routes is not None:
             delivery = Delivery(store, clock, routes, settings.public_url, metrics)
@@ -168,6 +183,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
             "slurm": slurm_watch.report,
             "duties": duties.report,
             "memory": memories.report,
+            "plans": planner.report,
             "model": opinions.report,
             "accounts": books.report,
         }
@@ -193,7 +209,17 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     app.add_middleware(Gate, limits=limits, doors=frozenset(doors), max_held_bytes=settings.max_waiting_bytes)
     for module in ROUTES:
         app.include_router(module.router)
-    for room in (pages, fleet_pages, evaluation_pages, knowledge_pages, learning_pages, operation_pages, report_pages):
+    rooms = (
+        pages,
+        fleet_pages,
+        evaluation_pages,
+        knowledge_pages,
+        learning_pages,
+        operation_pages,
+        plan_pages,
+        report_pages,
+    )
+    for room in rooms:
         app.include_router(room.router)
     app.get("/static/plotly.js", include_in_schema=False)(plotly_script)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -45,7 +45,7 @@ def carry_out(session: Session, row: RecoveryRow, position: int, act: Act, now: 
     session.add(action)
     session.flush()
     audit(session, "policy", f"action.{decision.action.value}", row.job, decision.sentence, {"action": action.id}, now)
-    if decision.directive is not DirectiveKind.STOP:
+    if decision.directive is not DirectiveKind.STOP and decision.action is not Action.RECONFIGURE:
         row.relaunches += 1
     nodes = nodes_of(session.get_one(Job, row.job), current_attempt(session, row.job))
     told_agents: tuple[AgentCommand, ...] = ()

@@ -22,7 +22,7 @@ from recovery.decision import CLUSTER_ACTIONS, Action, DirectiveKind, Mode
 from recovery.drivers.local import agent_commands
 from recovery.envelope import review
 from recovery.node_return import Faulted
-from recovery.policy import Situation, decide
+from recovery.policy import Situation, decide, taken_out
 from recovery.states import (
     Act,
     AskApproval,
@@ -57,8 +57,9 @@ from service.fleet import fleet_of
 from service.incidents import FailureReport, apply_diagnosis, open_or_update_incident
 from service.losses import awaits_leases
 from service.node_returns import NodeReturns
+from service.placements import FailurePlanner, planned
 from service.scheduling import Hand, hand_of, requeues, would_ask
-from service.situations import frozen, has_agent, lost_of, nodes_of, observations, situation_of, step_before
+from service.situations import frozen, lost_of, nodes_of, observations, situation_of, step_before
 from service.store import Store
 from service.store.database import hold_lock
 from service.store.events import publish_event
@@ -108,6 +109,7 @@ class Recoveries:
     limits: Limits = field(default_factory=Limits)
     rules: Sequence[Rule] = ()
     started_at: float = 0.0
+    planner: FailurePlanner | None = None
     name: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
 
     def report(self, session: Session, report: FailureReport) -> RecoveryRow:
@@ -179,7 +181,12 @@ class Recoveries:
     ) -> Situation:
         known = diagnosis or _stored_diagnosis(session, row)
         again = requeues(session, row.job, self.returns.drivers.slurm)
-        return situation_of(session, row, state, known, asked, now, self.rules, self._leases_known(now), again)
+        found = situation_of(session, row, state, known, asked, now, self.rules, self._leases_known(now), again)
+        lost = () if self.planner is None or again else taken_out(found)
+        plan = self.planner.after_failure(session, row.job, lost, now) if self.planner is not None and lost else None
+        if plan is None:
+            return found
+        return replace(found, job=replace(found.job, planned=plan[0], planned_why=plan[1]))
 
     def state_of(self, row: RecoveryRow) -> Recovery:
         return STATE.validate_python(row.state)
@@ -347,33 +354,21 @@ class Recoveries:
                 notify(session, row, command, len(state.trail), now)
                 return None
 
-    def _plan(self, session: Session, row: RecoveryRow, state: Recovery, now: float) -> Planned | Withheld:
-        job = session.get_one(Job, row.job)
-        nodes = nodes_of(job, current_attempt(session, row.job))
-        agents = has_agent(session, nodes, now)
+    def _plan(self, session: Session, row: RecoveryRow, state: Recovery, now: float) -> Planned | Withheld | None:
         decision = state.decision
         if decision is not None and decision.action in CLUSTER_ACTIONS:
             # Approval may have come long after the decision.
             verdict = review(decision.exclude, fleet_of(session, now), now, frozen(session))
             if not verdict.allowed:
                 return Withheld(now, f"not let through any more: {verdict.sentence}")
-        if decision is not None and decision.directive is DirectiveKind.STOP:
-            why = "every process of the job is to be stopped"
-        else:
-            where = ", ".join((decision.use if decision is not None else ()) or nodes) or "where it ran"
-            why = f"goes on on {where} under generation {job.generation + 1}"
-        hand = hand_of(session, row.job, decision, self.returns.drivers.slurm)
-        if hand is Hand.REQUEUE:
-            return Planned(now, job.generation, True, f"{why}, which Slurm is asked to requeue", queued=True)
-        if hand is Hand.QUEUED:
-            return Planned(
-                now, job.generation, False, "Slurm has requeued it by itself: it starts when its turn comes", queued=True
-            )
-        if not agents:
-            why += "; no agent is there, its launcher is to do it"
-            if decision is not None and decision.directive is not DirectiveKind.STOP:
-                row.relaunches += 1
-        return Planned(now, job.generation, agents, why)
+        if (
+            self.planner is not None
+            and decision is not None
+            and (decision.exclude and decision.use)
+            and self.planner.settle(session, row, decision, now)
+        ):
+            return None
+        return planned(session, row, decision, self.returns.drivers.slurm, now)
 
     def _tell_people(self, session: Session, row: RecoveryRow, old: Recovery, new: Recovery) -> None:
         """Timeline entries with durations, and the incident's state, for what is new on the trail."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from recovery.decision import CLUSTER_ACTIONS, DEFAULT_MODES, Action, Mode
+from recovery.decision import CLUSTER_ACTIONS, DEFAULT_MODES, FAR_ACTIONS, Action, Mode
 from recovery.envelope import free_spares, review
 from recovery.policy import Budget, JobFacts, Situation, taken_out
 from recovery.rollback import Checkpoint
@@ -69,7 +69,7 @@ def modes_of(session: Session, job: Job | None) -> dict[Action, Mode]:
         modes |= {Action(action): Mode(mode) for action, mode in source.items() if action in ACTIONS and mode in ORDER}
     if job is not None and job.local:
         for action in modes:
-            if action in CLUSTER_ACTIONS:
+            if action in FAR_ACTIONS:
                 modes[action] = min(modes[action], Mode.SUGGEST, key=ORDER.index)
     return modes
 

@@ -14,6 +14,7 @@ from service.ingest.intake import Intake
 from service.ingest.matching import MatcherPool
 from service.localizations import Localizations
 from service.metrics import Metrics
+from service.plans import Plans
 from service.recoveries import Recoveries
 from service.settings import Settings
 from service.store import Clock, Store
@@ -35,6 +36,7 @@ class Service:
     recoveries: Recoveries
     supervisor: Supervisor
     localizations: Localizations
+    plans: Plans
     clock: Clock = time.time
     checks: dict[str, Callable[[], str]] = field(default_factory=dict)
     reports: dict[str, Callable[[], Any]] = field(default_factory=dict)

@@ -57,14 +57,12 @@ class TaskState:
         return next((units for units in range(len(self.throughput)) if self.worth(units) > 0), len(self.throughput))
 
     def for_planner(self, lost: int = 0) -> Task:
-        """`lost`: how many of its nodes are. What is left is not taken below the least size, nor a held task from its size."""
-        present, values = len(self.nodes), self.throughput
-        if self.held is not None and not self.hit:
-            values = tuple(value if units == present else 0.0 for units, value in enumerate(values[: present + 1])) or (0.0,)
-            floor = present
-        else:
-            floor = self.least if self.least <= present - lost else 0
-        return Task(self.name, values, self.weight, self.minimum, present, self.hit, self.transition_seconds, floor)
+        """`lost`: how many of its nodes are. It is not taken below its least size, and a held task keeps its size until hit."""
+        present = len(self.nodes)
+        floor = self.least if self.least <= present - lost else 0
+        pinned = self.held is not None and not self.hit and present > 0
+        values = self.throughput
+        return Task(self.name, values, self.weight, self.minimum, present, self.hit, self.transition_seconds, floor, pinned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +225,7 @@ def event_of(state: ClusterState, trigger: Trigger) -> Event | None:
     match trigger.kind:
         case TriggerKind.NODE_LOST:
             site, owner = state.sites.get(trigger.subject), state.owners.get(trigger.subject)
-            held = owner is not None and state.task(owner).held is not None
-            if site is None or state.lost or held or (owner is None and site.is_spare):
+            if site is None or state.lost or (owner is None and site.is_spare):
                 return None
             return Event(EventKind.NODE_LOST, owner)
         case TriggerKind.NODE_BACK:

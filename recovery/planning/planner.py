@@ -62,7 +62,7 @@ def allocate(tasks: Sequence[Task], units: int, rates: ClusterRates) -> Allocati
 
     Raises PlanError on doubled names, negative units, or floors that leave no allocation.
     """
-    if units < sum(task.floor for task in tasks):
+    if units < sum(task.present if task.pinned else task.floor for task in tasks):
         raise PlanError(f"{units} units cannot hold what the running tasks may not be taken below")
     if units < 0:
         raise PlanError("units must not be negative")
@@ -70,6 +70,9 @@ def allocate(tasks: Sequence[Task], units: int, rates: ClusterRates) -> Allocati
         raise PlanError("task names must differ")
     # Every S(i,.) is non-decreasing, so the whole cluster is where the best value stands.
     gained = all_gains(tasks, units, running_seconds(units, rates))
+    if len(tasks) == 1:
+        size = int(np.argmax(gained[0]))
+        return result_of(tasks, [size], float(gained[0][size]), units)
     return Programme.of(gained, units, [undominated(each) for each in gained]).plan(tasks, units)
 
 

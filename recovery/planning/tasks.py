@@ -27,7 +27,8 @@ class Task:
 
     `throughput[x]` is the achieved aggregate FLOP/s at x units, 0 where x is infeasible; sizes beyond its end are infeasible.
     `present` is the size now, `hit` whether the event took a worker of it; `transition_seconds` what any change costs it. Below
-    `floor` it may not be taken, whatever that would gain others: the minimum of a job that runs well.
+    `floor` it may not be taken, whatever that would gain others: the minimum of a job that runs well. `pinned`: only its present
+    size, until it is hit.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Task:
     hit: bool = False
     transition_seconds: float = 0.0
     floor: int = 0
+    pinned: bool = False
     # Weighted throughput as an array, whatever the minimum.
     curve: Gains = field(init=False, repr=False, compare=False)
 
@@ -73,15 +75,15 @@ def running_seconds(units: int, rates: ClusterRates) -> float:
 
 def gains(task: Task, units: int, running: float) -> Gains:
     """G(t,k) for k = 0..units, in FLOP: what `running` seconds at size k bring, less what the transition to it loses."""
-    return _gains(task, units, running, task.hit, task.floor)
+    return _gains(task, units, running, task.hit, task.floor, task.pinned)
 
 
 def gains_when_hit(task: Task, units: int, running: float) -> Gains:
     """The gains of `when_hit(task)`."""
-    return _gains(task, units, running, True, floor_when_hit(task))
+    return _gains(task, units, running, True, floor_when_hit(task), False)
 
 
-def _gains(task: Task, units: int, running: float, hit: bool, floor: int) -> Gains:
+def _gains(task: Task, units: int, running: float, hit: bool, floor: int, pinned: bool) -> Gains:
     worth = np.zeros(units + 1)
     reach = min(len(task.curve), units + 1)
     worth[:reach] = task.curve[:reach]
@@ -93,13 +95,16 @@ def _gains(task: Task, units: int, running: float, hit: bool, floor: int) -> Gai
     gained -= penalty
     if spared is not None:
         gained[task.present] = spared
+    if pinned:
+        gained[: task.present] = -np.inf
+        gained[task.present + 1 :] = -np.inf
     gained[:floor] = -np.inf
     return gained
 
 
 def when_hit(task: Task) -> Task:
     """The task after it lost a worker: any size costs it the transition, also the present one."""
-    return replace(task, hit=True, floor=floor_when_hit(task))
+    return replace(task, hit=True, floor=floor_when_hit(task), pinned=False)
 
 
 def floor_when_hit(task: Task) -> int:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from recovery.decision import CLUSTER_ACTIONS, Action, Mode
+from recovery.decision import FAR_ACTIONS, Action, Mode
 from recovery.node_return import Part
 from recovery.states import Approved, Rejected
 from rules.redaction import redact_text
@@ -71,7 +71,7 @@ def waiting_recovery(service: Service, session: Session, incident_id: int) -> Re
 
 def check_reach(principal: Principal, action: Action | Part) -> None:
     """403 where a caller that nobody vouched for would reach beyond a job."""
-    if principal.capped and (action in CLUSTER_ACTIONS or isinstance(action, Part)):
+    if principal.capped and (action in FAR_ACTIONS or isinstance(action, Part)):
         raise Problem(403, f"{action.value} reaches beyond a job: it takes an operator's token")
 
 

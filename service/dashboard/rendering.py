@@ -52,10 +52,19 @@ def place(incident: Incident) -> str:
     return ", ".join(f"{name} {value}" for name, value in parts if value) or "-"
 
 
+def si(value: float) -> str:
+    """Three digits with the prefix of the International System: 1.89e16 is 18.9 P."""
+    size = abs(value)
+    for power, prefix in ((24, "Y"), (21, "Z"), (18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if size >= 10**power:
+            return f"{value / 10**power:.3g} {prefix}"
+    return f"{value:.3g}"
+
+
 TEMPLATES = Environment(
     loader=FileSystemLoader(ROOM / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
-TEMPLATES.filters |= {"age": age, "iso": iso, "moment": moment, "place": place}
+TEMPLATES.filters |= {"age": age, "iso": iso, "moment": moment, "place": place, "si": si}
 
 
 def page(template: str, status: int = 200, *, policy: str = POLICY, **values: Any) -> HTMLResponse:

@@ -12,6 +12,7 @@ from service.store import (
     localizations,
     logs,
     memories,
+    plans,
     recoveries,
     slurm,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "localizations",
     "logs",
     "memories",
+    "plans",
     "recoveries",
     "slurm",
 ]

@@ -37,6 +37,7 @@ def random_tasks(rng: random.Random, count: int, units: int) -> list[Task]:
                 hit=rng.random() < 0.2,
                 transition_seconds=rng.uniform(0, 3e5),
                 floor=rng.randint(0, present) if rng.random() < 0.3 else 0,
+                pinned=rng.random() < 0.15,
             )
         )
     return tasks
