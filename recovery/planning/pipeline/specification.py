@@ -97,6 +97,7 @@ def answer(specification: Specification, found: Plan, fault_free: Plan) -> dict[
     """
     problem = found.schedule.problem
     document: dict[str, Any] = {
+        "mode": problem.mode,
         "period": found.period,
         "lower_bound": found.bound,
         "proven": found.proven,

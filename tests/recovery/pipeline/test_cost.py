@@ -1,0 +1,89 @@
+from dataclasses import replace
+
+import pytest
+
+from recovery.planning.cluster import TaskState
+from recovery.planning.pipeline.cost import PipelineProfile, Transition, adapt, pipeline_adapter
+from recovery.planning.pipeline.model import Mode, PipelineError, Problem
+from recovery.planning.pipeline.throughput import (
+    SHAPES,
+    Change,
+    Policy,
+    ablation,
+    absorbed_by_bubbles,
+    poisson_failures,
+    rate,
+    simulate,
+)
+
+PROBLEM = Problem(4, 4, 8, activation_cap=6, failed=frozenset({(1, 2)}))
+
+
+def test_adapting_costs_at_least_the_lost_share_and_says_why() -> None:
+    priced = adapt(PROBLEM, 0.1, Transition(regroup_seconds=10), horizon_seconds=86_400)
+    assert 1.0 <= priced.period_ratio <= 4 / 3 + 0.1
+    assert priced.transition_seconds >= 10
+    assert "without failures" in priced.reason
+
+
+def test_workers_are_moved_only_where_the_copies_pay_off() -> None:
+    crowded = replace(PROBLEM, failed=frozenset({(1, 2), (2, 2)}))
+    cheap = Transition(stage_bytes=1e9, bytes_per_second=25e9)
+    dear = Transition(stage_bytes=1e12, bytes_per_second=1e6)
+    moved = adapt(crowded, 0.1, cheap, horizon_seconds=86_400)
+    stayed = adapt(crowded, 0.1, dear, horizon_seconds=86_400)
+    assert moved.moves > 0 == stayed.moves
+    assert moved.period_ratio < stayed.period_ratio
+    with pytest.raises(PipelineError, match="checkpoint"):
+        adapt(replace(PROBLEM, failed=frozenset((replica, 1) for replica in range(4))), 0.1, cheap, 3600)
+
+
+def test_the_planner_is_told_flops_and_seconds_and_nothing_where_the_pipeline_cannot_be_adapted() -> None:
+    nodes = {f"n{replica}": tuple((replica, stage) for stage in range(4)) for replica in range(4)}
+    task = TaskState("gpt", throughput=(0.0, 1.0, 2.0, 3.0, 4.0), nodes=tuple(nodes))
+    profile = PipelineProfile(replace(PROBLEM, failed=frozenset()), 0.1, Transition(), nodes)
+    lost = {"n1"}
+    adapted = pipeline_adapter({"gpt": profile}, lambda node: node not in lost, 86_400)(task, 1)
+    assert adapted is not None
+    # A whole replica is gone, so that three quarters of the workers do all of the batch.
+    assert 2.5 < adapted.throughput <= 3.2
+    assert adapted.transition_seconds > 0
+    for profiles in ({}, {"gpt": replace(profile, sharded=True)}):
+        assert pipeline_adapter(profiles, lambda node: node not in lost, 86_400)(task, 1) is None
+    lost.update(nodes)
+    assert pipeline_adapter({"gpt": profile}, lambda node: node not in lost, 86_400)(task, 4) is None
+
+
+def test_throughput_over_time_counts_pauses_and_repairs() -> None:
+    shape = SHAPES[0]
+    run = simulate(shape, Policy.FAULT_SCALED, [Change(100, 1), Change(300, -1)], 400, change_seconds=10)
+    share = 1 - 1 / 32
+    assert run.against_1f1b == pytest.approx((100 + 190 * share + 90) / 400)
+    assert run.steps == ((0.0, 1.0), (100, share), (300, 1.0))
+    adapted = simulate(shape, Policy.ADAPT, [], 400)
+    assert adapted.against_own == pytest.approx(1.0)
+    assert adapted.against_1f1b > 1
+
+
+def test_no_policy_gains_from_failures() -> None:
+    for policy in Policy:
+        rates = [rate(SHAPES[1], policy, failed) for failed in range(0, 9, 2)]
+        assert rates == sorted(rates, reverse=True)
+        assert rate(SHAPES[1], policy, 32) == 0.0
+
+
+def test_failures_come_as_often_as_asked_and_are_the_same_for_a_seed() -> None:
+    changes = poisson_failures(1800, 6 * 3600 * 100, 3600, seed=1)
+    assert changes == poisson_failures(1800, 6 * 3600 * 100, 3600, seed=1)
+    assert sum(change.workers > 0 for change in changes) == pytest.approx(1200, rel=0.1)
+    assert [change.seconds for change in changes] == sorted(change.seconds for change in changes)
+
+
+def test_the_papers_thirty_failures_by_bubbles_are_twenty_a_stage_by_area() -> None:
+    assert absorbed_by_bubbles(Problem(64, 16, 32)) == (30, 20)
+
+
+def test_each_technique_of_the_paper_adds_to_the_one_before() -> None:
+    found = ablation(Problem(8, 4, 8, mode=Mode.STAGGERED, activation_cap=7), 3, draws=range(2))
+    assert found["adaptive"] < found["decoupled"] <= found["staggered"] + 0.02
+    assert found["normalised"] >= found["staggered"] - 0.02
