@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.main import UsageError
+from cli.connection import ask
+from cli.main import UsageError, fail
 from recovery.localization.comparison import Experiment, compare
 from recovery.localization.simulation import FaultKind
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 ALL = "all"
+# How much longer than the limit the service is waited for.
+OVERTIME_SECONDS = 30.0
+MOST_LINES = 60
 
 
 @app.command()
 def localize(
-    simulate: Annotated[bool, typer.Option("--simulate", help="on simulated clusters, with the error rates")] = False,
+    node: Annotated[list[str] | None, typer.Argument(help="idle nodes to look at")] = None,
+    job: Annotated[str | None, typer.Option(help="the nodes of this job, whose ranks are stopped first")] = None,
+    spare: Annotated[list[str] | None, typer.Option(help="a partner beside them, instead of the free spares; may repeat")] = None,
+    limit: Annotated[float, typer.Option(min=5.0, max=600.0, help="seconds after which what is open stays undecided")] = 60.0,
+    service: Annotated[str | None, typer.Option(help="the service's address (PITSTOP_SERVICE)")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="a file with an operator's token (PITSTOP_TOKEN_FILE)")] = None,
+    simulate: Annotated[bool, typer.Option("--simulate", help="on simulated clusters instead, with the error rates")] = False,
     nodes: Annotated[list[int] | None, typer.Option(min=2, max=4096, help="size of a simulated cluster; may repeat")] = None,
     fault: Annotated[list[str] | None, typer.Option(help="kind of fault, or all; may repeat")] = None,
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="share that is broken, one at least")] = 0.05,
@@ -27,15 +42,62 @@ def localize(
     seed: Annotated[int, typer.Option(help="the same seed gives the same clusters")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
 ) -> None:
-    """Find what is broken by probes in pairs, and say how sure that is."""
+    """Find what is broken by probes in pairs: among nodes whose agents the service knows, or in a simulation."""
     if not simulate:
-        raise UsageError("say --simulate")
+        if (job is None) == (not node):
+            raise UsageError("name idle nodes, or --job NAME, or --simulate")
+        wanted: dict[str, Any] = {"seconds": limit, **({"job": job} if job else {"nodes": node})}
+        found = on_real_nodes(wanted | ({"spares": spare} if spare else {}), limit, service, token_file)
+        print(json.dumps(found) if as_json else verdict_text(found))
+        return
+    if node or job:
+        raise UsageError("--simulate looks at no real nodes: say --nodes N for the size of the simulated cluster")
     experiments = run_simulation(nodes or [64], kinds_of(fault or [FaultKind.HARD]), share, draws, seed)
     if as_json:
         print(json.dumps({"version": 1, "draws": draws, "seed": seed, "experiments": [document(each) for each in experiments]}))
     else:
         for experiment in experiments:
             print(described(experiment))
+
+
+def on_real_nodes(wanted: dict[str, Any], limit: float, service: str | None, token_file: Path | None) -> dict[str, Any]:
+    """Ask the service, and wait until it is done; the localisation's document."""
+    found = ask("POST", "/api/v1/localizations", service, token_file, wanted)
+    deadline = time.monotonic() + limit + OVERTIME_SECONDS
+    with waiting(found) as shown:
+        while found["state"] != "done":
+            if time.monotonic() > deadline:
+                fail(f"localisation {found['id']} is not done after {limit:.0f} s: is the service busy?", 1)
+            time.sleep(0.3)
+            found = ask("GET", f"/api/v1/localizations/{found['id']}", service, token_file)
+            shown.update(f"{len(found['probes'])} probes asked for")
+    return found
+
+
+def waiting(found: dict[str, Any]) -> Status:
+    from rich.console import Console
+
+    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    return console.status(f"{len(found['nodes'])} nodes")
+
+
+def verdict_text(found: dict[str, Any]) -> str:
+    """The verdict, then every probe that did not pass."""
+    verdict = found["verdict"] or {"nodes": {}, "links": [], "groups": [], "isolate": []}
+    lines = [found["summary"], f"{len(found['probes'])} probes on {found['backend']} in {found['seconds']:.1f} s", ""]
+    lines += [f"group {item['group']}: {item['verdict']}: {item['why']}" for item in verdict["groups"]]
+    lines += [f"link {' - '.join(item['ends'])}: {item['verdict']}: {item['why']}" for item in verdict["links"]]
+    lines += [f"{name}: {item['verdict']}: {item['why']}" for name, item in verdict["nodes"].items()]
+    bad = [probe for probe in found["probes"] if probe["outcome"] != "passed"]
+    if bad:
+        lines += ["", "batch round nodes: result"]
+    for probe in bad[:MOST_LINES]:
+        seconds = "" if probe["seconds"] is None else f" after {probe['seconds']:.2f} s"
+        said = f" ({probe['error']})" if probe["error"] else ""
+        lines.append(f"{probe['turn']:5} {probe['round']:5} {' - '.join(probe['members'])}: {probe['outcome']}{seconds}{said}")
+    if len(bad) > MOST_LINES:
+        lines.append(f"and {len(bad) - MOST_LINES} more; --json has all")
+    return "\n".join(lines)
 
 
 def kinds_of(names: list[str]) -> list[FaultKind]:

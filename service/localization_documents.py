@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from recovery.localization.answers import Answer
 from recovery.localization.probes import Localization, Outcome, Pool, Probe, ProbeResult
 from service.store.database import timestamp
-from service.store.localizations import LocalizationRow, ProbeRow
+from service.store.localizations import LocalizationRow, ProbeRow, localization_of_incident, probes_of
 
-__all__ = ["localization_document", "pool_of", "read_answer", "result_of", "verdict_document"]
+__all__ = ["incident_localization", "localization_document", "pool_of", "read_answer", "result_of", "verdict_document"]
 
 
 def pool_of(row: LocalizationRow) -> Pool:
@@ -76,3 +78,9 @@ def localization_document(row: LocalizationRow, probes: Sequence[ProbeRow]) -> d
         "verdict": row.verdict,
         "probes": [probe_document(probe) for probe in probes],
     }
+
+
+def incident_localization(session: Session, incident: int) -> dict[str, Any] | None:
+    """The newest localisation that an incident led to; None where it led to none."""
+    row = localization_of_incident(session, incident)
+    return None if row is None else localization_document(row, probes_of(session, row.id))

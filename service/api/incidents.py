@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from rules.redaction import redact_text
 from service.access import PrincipalDependency, Right, allow
 from service.api.documents import listing, offset_of, timeline_document
+from service.localization_documents import incident_localization
 from service.problems import Problem
 from service.state import ServiceDependency
 from service.store.access import audit
@@ -134,6 +135,7 @@ def get_incident(incident_id: IncidentId, service: ServiceDependency) -> dict[st
         notifications = session.scalars(
             select(Notification).where(Notification.incident_id == incident_id).order_by(Notification.id)
         ).all()
+        localization = incident_localization(session, incident_id)
     return {
         **incident_document(incident),
         "diagnosis": incident.diagnosis,
@@ -141,6 +143,7 @@ def get_incident(incident_id: IncidentId, service: ServiceDependency) -> dict[st
         "timeline": [timeline_document(entry) for entry in entries],
         "failures": [failure_document(failure) for failure in failures],
         "recoveries": [recovery_document(recovery) for recovery in recoveries],
+        "localization": localization,
         "notifications": [notification_document(notification) for notification in notifications],
         "alerts": {"total": alert_count, "items": [alert_document(alert) for alert in alerts]},
     }

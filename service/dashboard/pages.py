@@ -15,6 +15,7 @@ from service.access import Right, allow, authenticate
 from service.api.incidents import SHOWN_ALERTS, IncidentId, incident_or_404
 from service.dashboard.rendering import page
 from service.gate import COOKIE
+from service.localization_documents import incident_localization
 from service.situations import frozen
 from service.state import Service, ServiceDependency
 from service.store.incidents import Alert, Incident, timeline
@@ -106,8 +107,10 @@ def incident_page(incident_id: IncidentId, service: ServiceDependency) -> HTMLRe
             .limit(SIMILAR)
         ).all()
         waiting = waiting_action(service, session, incident_id)
+        localization = incident_localization(session, incident_id)
     return page(
         "incident.html",
+        localization=localization,
         incident=incident,
         entries=entries,
         alerts=alerts,

@@ -38,3 +38,11 @@ def test_an_unknown_fault_gets_one_line(capsys):
         run(["localize", "--simulate", "--fault", "gremlins"])
     assert ended.value.code == 2
     assert "--fault takes all, healthy, hard" in capsys.readouterr().err
+
+
+def test_who_is_to_be_looked_at_must_be_said(capsys):
+    for arguments in ([], ["n1", "--job", "gpt"], ["n1", "--simulate"]):
+        with pytest.raises(SystemExit) as ended:
+            run(["localize", *arguments])
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.startswith("pitstop: ")

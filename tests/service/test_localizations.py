@@ -54,6 +54,27 @@ def test_a_faulty_node_is_found_among_idle_nodes(operator: Any) -> None:
     assert failed and all("n3" in probe["members"] for probe in failed)
 
 
+def test_the_matrix_is_on_the_incidents_page_and_in_its_document(operator: Any) -> None:
+    agents = ProbingAgents(operator, Cluster(Pool(NODES), {"n3": FaultKind.HARD}))
+    agents.lease()
+    number = begun(operator, nodes=list(NODES))
+    until_done(agents, number)
+    job = ScriptedAgent(operator)
+    job.register()
+    incident = int(job.fail()["incident"])
+    assert operator.get(f"/api/v1/incidents/{incident}").json()["localization"] is None
+    with operator.app.state.pitstop.store.writing() as session:
+        session.get_one(LocalizationRow, int(number)).incident_id = incident
+    document = operator.get(f"/api/v1/incidents/{incident}").json()["localization"]
+    assert document["verdict"]["isolate"] == ["n3"]
+    assert {"turn", "round", "members", "outcome", "seconds", "error"} <= set(document["probes"][0])
+    page = operator.get(f"/incidents/{incident}").text
+    assert "1 faulty (n3)" in page
+    failed = next(probe for probe in document["probes"] if probe["outcome"] == "timed_out")
+    assert " - ".join(failed["members"]) in page
+    assert "2 suspect with a good one" in page
+
+
 def test_each_world_gets_a_store_of_its_own_on_a_node_that_is_in_it(operator: Any) -> None:
     agents = ProbingAgents(operator, Cluster(Pool(NODES)))
     agents.lease()

@@ -1,0 +1,214 @@
+"""Eight nodes on one machine: network namespaces on a bridge, a real probe worker in each, and faults that strike in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from node.probes import ProbeWorker
+from recovery.localization.answers import Answer, combine
+from recovery.localization.judgement import judge
+from recovery.localization.probes import Localization, Outcome, Pool, Probe, ProbeResult
+from recovery.localization.rounds import Effort, next_probes
+from recovery.localization.standing import Ledger
+
+# As service/localizations.py has it: the limit of a world follows from what a probe alone takes on this machine now.
+ALONE_SECONDS, PAYLOAD = 5.0, 2 << 20
+WORLD_FACTOR, WORLD_SHORTEST, WORLD_LONGEST = 8.0, 2.0, 6.0
+
+# Flips one byte of whatever large is written to a socket: a NIC or a memory that lies.
+LIAR = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+static void lie(const struct iovec *part, int count) {
+    for (int i = 0; i < count; i++)
+        if (part[i].iov_len >= 65536) ((char *)part[i].iov_base)[part[i].iov_len / 2] ^= 4;
+}
+ssize_t writev(int fd, const struct iovec *part, int count) {
+    lie(part, count);
+    return ((ssize_t (*)(int, const struct iovec *, int))dlsym(RTLD_NEXT, "writev"))(fd, part, count);
+}
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+    lie(message->msg_iov, message->msg_iovlen);
+    return ((ssize_t (*)(int, const struct msghdr *, int))dlsym(RTLD_NEXT, "sendmsg"))(fd, message, flags);
+}
+"""
+
+
+def why_not() -> str | None:
+    """Why there can be no namespaces here; None where there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [program for program in ("ip", "nft", "tc", "cc") if shutil.which(program) is None]
+    if missing:
+        return f"{missing[0]} is not installed"
+    made = subprocess.run(["ip", "netns", "add", "pitstop-try"], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", "pitstop-try"], capture_output=True)
+    return None if made.returncode == 0 else f"no network namespace can be made: {made.stderr.strip()}"
+
+
+def sh(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True)
+
+
+class Fabric:
+    """Nodes n0..n7; `workers` as their agents would hold them. `liar`: the node whose data is wrong, from its start on."""
+
+    def __init__(self, folder: Path, count: int = 8) -> None:
+        self.folder = folder
+        self.nodes = tuple(f"n{index}" for index in range(count))
+        self.tag = f"ps{os.getpid() % 100000}"
+        self.workers: dict[str, ProbeWorker] = {}
+        self.ports: dict[str, tuple[str, int]] = {}
+        self.world_seconds = WORLD_SHORTEST
+
+    def namespace(self, node: str) -> str:
+        return f"{self.tag}{node}"
+
+    def address(self, node: str) -> str:
+        return f"10.87.0.{self.nodes.index(node) + 1}"
+
+    def inside(self, node: str, *words: str) -> None:
+        sh("ip", "netns", "exec", self.namespace(node), *words)
+
+    def up(self) -> None:
+        sh("ip", "netns", "add", f"{self.tag}sw")
+        sh("ip", "-n", f"{self.tag}sw", "link", "add", "sw", "type", "bridge")
+        sh("ip", "-n", f"{self.tag}sw", "link", "set", "sw", "up")
+        for node in self.nodes:
+            name = self.namespace(node)
+            sh("ip", "netns", "add", name)
+            sh("ip", "-n", name, "link", "set", "lo", "up")
+            sh("ip", "-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", node, "netns", f"{self.tag}sw")
+            sh("ip", "-n", f"{self.tag}sw", "link", "set", node, "master", "sw", "up")
+            sh("ip", "-n", name, "addr", "add", f"{self.address(node)}/24", "dev", "eth0")
+            sh("ip", "-n", name, "link", "set", "eth0", "up")
+        for node in self.nodes:
+            self.start(node)
+        for worker in self.workers.values():
+            wait_for(lambda worker=worker: (worker.keep_warm(), worker.backend)[1], 300)  # type: ignore[misc]
+
+    def start(self, node: str, *environment: str) -> None:
+        """A worker in the node's namespace, as the agent there would start it."""
+        script = self.folder / f"python-{node}"
+        words = f'{" ".join(environment)} {sys.executable} "$@"'
+        script.write_text(f"#!/bin/sh\nexec ip netns exec {self.namespace(node)} env {words}\n")
+        script.chmod(0o755)
+        self.workers[node] = ProbeWorker(str(script), self.address(node), lambda text: None)
+        self.workers[node].keep_warm()
+
+    def down(self) -> None:
+        for worker in self.workers.values():
+            worker.close()
+        for node in (*self.nodes, "sw"):
+            subprocess.run(["ip", "netns", "del", self.namespace(node)], capture_output=True)
+
+    def heal(self, node: str) -> None:
+        subprocess.run(["ip", "netns", "exec", self.namespace(node), "nft", "flush", "ruleset"], capture_output=True)
+        subprocess.run(["tc", "-n", self.namespace(node), "qdisc", "del", "dev", "eth0", "root"], capture_output=True)
+        sh("ip", "-n", self.namespace(node), "link", "set", "eth0", "up")
+
+    def drop(self, node: str, rule: str) -> None:
+        """Drop packets that come in at `node`."""
+        self.inside(node, "nft", "add", "table", "ip", "t")
+        self.inside(node, "nft", "add chain ip t in { type filter hook input priority 0 ; }")
+        self.inside(node, "nft", f"add rule ip t in {rule} drop")
+
+    def ranks(self, node: str) -> list[int]:
+        """The processes that the node's worker forked for its present probe."""
+        process = self.workers[node]._process
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if process is not None and int(fields[1]) == process.pid:
+                found.append(int(path.parent.name))
+        return found
+
+    @contextmanager
+    def signalling(self, node: str, number: int, times: int | None = None, after: float = 0.0) -> Iterator[None]:
+        """Send a signal to each rank of a probe on `node` once it runs for `after` seconds, to so many of them."""
+        ending, hit = threading.Event(), set[int]()
+
+        def strike() -> None:
+            while not ending.wait(0.01) and (times is None or len(hit) < times):
+                for pid in set(self.ranks(node)) - hit:
+                    time.sleep(after)
+                    hit.add(pid)
+                    try:
+                        os.kill(pid, number)
+                    except ProcessLookupError:
+                        hit.discard(pid)
+
+        thread = threading.Thread(target=strike)
+        thread.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            thread.join()
+
+    def run(self, batch: Sequence[Probe]) -> list[ProbeResult]:
+        """All probes of a batch at once, as the service has the agents do."""
+        jobs: list[tuple[Probe, str, dict[str, Any]]] = []
+        for number, probe in enumerate(batch):
+            args = {"id": f"{probe.turn}.{number}", "backend": "gloo", "bytes": PAYLOAD}
+            if len(probe.members) == 1:
+                jobs.append((probe, probe.members[0], {**args, "op": "alone", "seconds": ALONE_SECONDS}))
+                continue
+            host = self.ports.get(probe.members[0]) or ("", 0)
+            place = {"members": len(probe.members), "local": 1, "host": host[0], "port": host[1], "seconds": self.world_seconds}
+            jobs += [(probe, node, {**args, "op": "world", "index": at, **place}) for at, node in enumerate(probe.members)]
+        answers: dict[Probe, dict[str, Answer]] = {probe: {} for probe in batch}
+        took = []
+        with ThreadPoolExecutor(len(jobs)) as threads:
+            done = threads.map(lambda job: (job[0], job[1], self.workers[job[1]].run(job[2])), jobs)
+            for probe, node, said in done:
+                answers[probe][node] = Answer(Outcome(said["outcome"]), said["seconds"], said["error"])
+                took.append(said["took"])
+                if said["port"]:
+                    self.ports[node] = (said["host"], said["port"])
+        if batch[0].turn == 0:
+            self.world_seconds = min(WORLD_LONGEST, max(WORLD_SHORTEST, WORLD_FACTOR * median(took)))
+        return [combine(probe, answers[probe]) for probe in batch]
+
+    def localize(self, effort: Effort | None = None) -> tuple[Localization, float]:
+        """The verdict, and the seconds that it took."""
+        ledger, began = Ledger(Pool(self.nodes)), time.monotonic()
+        while batch := next_probes(ledger, effort, time.monotonic() - began):
+            ledger.add(self.run(batch))
+        return judge(ledger), time.monotonic() - began
+
+
+def wait_for(condition: Callable[[], object], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def build_liar(folder: Path) -> Path:
+    """The library that falsifies what a process sends."""
+    source, library = folder / "liar.c", folder / "liar.so"
+    source.write_text(LIAR)
+    sh("cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl")
+    return library
+
+
+STOP, KILL = signal.SIGSTOP, signal.SIGKILL
