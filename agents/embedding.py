@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,10 @@ __all__ = ["DIMENSIONS", "Embedder", "EmbeddingError", "MiniLM", "ModelFiles", "
 
 DIMENSIONS = 384
 BATCH = 16
+# The first lines of the evidence tell most; the time of a text grows with its tokens.
 MAX_TOKENS = 128
+# Texts whose vectors are kept: recurring failures have equal normal forms.
+KEPT = 4_096
 MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
 
@@ -88,18 +93,26 @@ class MiniLM:
         self._tokenizer = Tokenizer.from_file(str(files.tokenizer))
         self._tokenizer.enable_truncation(MAX_TOKENS)
         self._tokenizer.enable_padding()
+        self._kept: OrderedDict[str, Vectors] = OrderedDict()
+        self._lock = threading.Lock()
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One unit vector a text, shape (len(texts), 384). Equal texts are computed once."""
-        unique = list(dict.fromkeys(texts))
+        """One unit vector a text, shape (len(texts), 384). Equal texts are computed once. For several threads."""
+        with self._lock:
+            known = {text: self._kept[text] for text in dict.fromkeys(texts) if text in self._kept}
+        unique = [text for text in dict.fromkeys(texts) if text not in known]
         # Texts of one length share a batch, so that little is spent on padding.
         order = sorted(range(len(unique)), key=lambda index: len(unique[index]))
-        rows = np.zeros((len(unique), DIMENSIONS), dtype=np.float32)
+        fresh: dict[str, Vectors] = {}
         for start in range(0, len(order), BATCH):
-            chosen = order[start : start + BATCH]
-            rows[chosen] = self._batch([unique[index] for index in chosen])
-        place = {text: index for index, text in enumerate(unique)}
-        return rows[[place[text] for text in texts]] if texts else rows
+            chosen = [unique[index] for index in order[start : start + BATCH]]
+            fresh |= dict(zip(chosen, self._batch(chosen), strict=True))
+        with self._lock:
+            self._kept |= fresh
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        known |= fresh
+        return np.stack([known[text] for text in texts]) if texts else np.zeros((0, DIMENSIONS), dtype=np.float32)
 
     def _batch(self, texts: list[str]) -> Vectors:
         encoded = self._tokenizer.encode_batch(texts)

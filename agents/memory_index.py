@@ -13,6 +13,8 @@ __all__ = ["MemoryIndex"]
 
 # Up to here comparing with every entry takes under 5 ms.
 FLAT_LIMIT = 20_000
+# Vectors a list that its centre is found from; more of them move it hardly.
+TRAINED = 40
 
 
 class MemoryIndex:
@@ -32,7 +34,7 @@ class MemoryIndex:
         else:
             lists = 512 if len(entries) < 500_000 else 1024
             inverted = faiss.IndexIVFFlat(faiss.IndexFlatIP(dimensions), dimensions, lists, faiss.METRIC_INNER_PRODUCT)
-            inverted.train(vectors)
+            inverted.train(vectors[:: max(1, len(vectors) // (TRAINED * lists))])
             inverted.nprobe = 16
             self._index = inverted
         if len(vectors):
@@ -52,6 +54,10 @@ class MemoryIndex:
         """The most similar entries with their cosine similarity, best first."""
         if not self.entries:
             return []
+        import faiss
+
+        # One query is too little work to share: handing it to other threads costs more than it saves.
+        faiss.omp_set_num_threads(1)
         similarities, places = self._index.search(
             np.ascontiguousarray(vector.reshape(1, -1), dtype=np.float32), min(most, len(self))
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.embedding import DIMENSIONS, MODEL_SHA256, Embedder
+from agents.embedding import DIMENSIONS, MAX_TOKENS, MODEL_SHA256, Embedder
 from agents.memory import Calibration, Entry, Origin, Vote, vote
 from agents.memory_index import MemoryIndex
 from agents.normal_form import evidence_text, normal_form
@@ -38,7 +38,7 @@ def example_entries(rules: Iterable[Rule]) -> list[Entry]:
 def example_vectors(entries: Sequence[Entry], embedder: Embedder) -> NDArray[np.float32]:
     """The vectors of `entries`, one row each; kept in the user's cache, since embedding a thousand takes a minute."""
     texts = [entry.text for entry in entries]
-    key = hashlib.sha256("\0".join((MODEL_SHA256, *texts)).encode()).hexdigest()
+    key = hashlib.sha256("\0".join((MODEL_SHA256, str(MAX_TOKENS), *texts)).encode()).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pitstop"
     kept = cache / f"examples-{key[:16]}.npy"
     with contextlib.suppress(OSError, ValueError):

@@ -10,7 +10,10 @@ from rules.pack import Rule
 from rules.signal import Line, Role, Trust
 from rules.taxonomy import Remedy, Severity, load_taxonomy
 
-__all__ = ["name_cause"]
+__all__ = ["LEARNT_PREFIX", "name_cause"]
+
+# Begins the code of every learnt rule, and of no other.
+LEARNT_PREFIX = "PS-LEARNT-"
 
 CONFIDENCE = 0.75
 QUOTED = 6

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from rules.diagnosis import Source
 from rules.gate import Candidate, GateResult, SettledIncident, inspect
+from rules.learnt import LEARNT_PREFIX
 from rules.matcher import Matcher
 from rules.pack import Rule, RuleRole, load_packs
 from rules.taxonomy import NONE, UNNAMED
@@ -92,7 +93,7 @@ def settled_incidents(store: Store) -> list[SettledIncident]:
         query = select(Incident).where(Incident.diagnosis.is_not(None), Incident.merged_into.is_(None))
         for incident in session.scalars(query.order_by(Incident.id.desc()).limit(INCIDENTS)):
             # What a learnt rule named is no witness for learnt rules.
-            if (reason := settled_reason(session, incident)) and not str(incident.rule or "").startswith("PS-LEARNT-"):
+            if (reason := settled_reason(session, incident)) and not str(incident.rule or "").startswith(LEARNT_PREFIX):
                 settled.append((incident.id, reason))
     return [
         SettledIncident(str(number), reason, tuple(line.text for line in kept_lines(store, number)[-LINES_OF_INCIDENT:]))

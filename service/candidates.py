@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from rules.learnt import LEARNT_PREFIX
 from rules.pack import Examples, Rule, RuleRole
 from service.store.access import audit
 from service.store.candidates import CandidateHit, CandidateRow
@@ -131,7 +132,7 @@ def propose(
     )
     session.add(row)
     session.flush()
-    row.code = row.code or f"PS-LEARNT-{row.id:04d}"
+    row.code = row.code or f"{LEARNT_PREFIX}{row.id:04d}"
     record(session, row, by, f"proposed from {origin.value.replace('_', ' ')}", now)
     return row
 

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from agents.line_pattern import line_pattern
 from agents.normal_form import cause_lines
 from rules.diagnosis import Diagnosis
+from rules.learnt import LEARNT_PREFIX
 from rules.matcher import Matcher
 from rules.pack import Rule, RuleRole
 from rules.taxonomy import UNNAMED, load_taxonomy
@@ -215,8 +216,8 @@ def named_by(session: Session, hit: CandidateHit, row: CandidateRow) -> bool:
 def established_by_packs(session: Session, incident: Incident) -> str | None:
     """The cause that people settled or that the shipped rules established."""
     if reason := settled_reason(session, incident):
-        return None if str(incident.rule or "").startswith("PS-LEARNT-") and incident.source == "rule" else reason
+        return None if str(incident.rule or "").startswith(LEARNT_PREFIX) and incident.source == "rule" else reason
     stored = incident.diagnosis or {}
-    learnt = str(stored.get("rule") or "").startswith("PS-LEARNT-")
+    learnt = str(stored.get("rule") or "").startswith(LEARNT_PREFIX)
     named = stored.get("reason")
     return str(named) if named and not learnt and named not in UNNAMED else None

@@ -20,6 +20,7 @@ from agents.ladder import Ladder, LadderResult, Rung
 from agents.memory import Entry, Feedback, Origin
 from agents.normal_form import cause_lines, evidence_text, normal_form
 from rules.diagnosis import Diagnosis, Source
+from rules.learnt import LEARNT_PREFIX
 from rules.taxonomy import NONE, UNNAMED, load_taxonomy
 from service.kept_evidence import kept_lines
 from service.store import Clock, Store
@@ -158,11 +159,12 @@ def unremembered(session: Session) -> list[int]:
         .correlate(Incident)
         .scalar_subquery()
     )
-    # What memory itself named teaches it nothing, unless a person confirms it.
+    # What memory itself or a learnt rule named teaches nothing, unless a person confirms it.
     by_rule = (
         Memory.incident_id.is_(None)
         & Incident.state.in_((IncidentState.VERIFIED.value, IncidentState.RESOLVED.value))
         & (Incident.source == Source.RULE.value)
+        & func.coalesce(Incident.rule, "").not_like(f"{LEARNT_PREFIX}%")
         & Incident.reason.not_in(UNNAMED | {NONE})
     )
     query = (
