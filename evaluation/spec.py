@@ -19,7 +19,9 @@ __all__ = ["DatasetSpec", "RunSpec", "SpecError", "VerifyCommand", "VerifyKind",
 
 GENERATE_FIELDS = ("model", "dataset", "first", "last", "output", "work", "slot")
 VERIFY_FIELDS = ("dataset", "outputs", "verdicts")
+HARNESS = {"python", "model", "model_args", "batch_size", "include_path"}
 TOP = {
+    "harness",
     "run",
     "model",
     "nodes",
@@ -159,17 +161,48 @@ def read_verify(value: object, where: str) -> VerifyKind | VerifyCommand:
     return VerifyCommand(words)
 
 
-def read_dataset(document: object, base: Path, common: object) -> DatasetSpec:
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """How lm-evaluation-harness generates and scores, each dataset being one of its tasks."""
+
+    generate: tuple[str, ...]
+    verify: VerifyCommand
+
+
+def read_harness(document: object, base: Path) -> Harness | None:
+    """`harness: {python, model, model_args, include_path}`: evaluation/harness.py under the interpreter that has lm_eval."""
+    if document is None:
+        return None
+    entry = known_fields(document, HARNESS, "'harness'")
+    python, model = entry.get("python"), entry.get("model")
+    if not isinstance(python, str) or not isinstance(model, str):
+        raise SpecError("'harness' has to name 'python' (the interpreter that has lm_eval) and 'model' (such as hf or vllm)")
+    texts = {name: str(entry[name]) for name in ("model_args", "batch_size") if name in entry}
+    include = ("--include-path", str((base / str(entry["include_path"])).resolve())) if "include_path" in entry else ()
+    options = [word for name, text in texts.items() for word in (f"--{name.replace('_', '-')}", text)]
+    script = str(Path(__file__).with_name("harness.py"))
+    plain = [word.replace("{", "{{").replace("}", "}}") for word in (python, script, model, *options, *include)]
+    python, script, model, *rest = plain
+    return Harness(
+        (python, script, "generate", "--model", model, "--path", "{model}", "--work", "{work}", *rest),
+        VerifyCommand(
+            (python, script, "score", "--dataset", "{dataset}", "--outputs", "{outputs}", "--verdicts", "{verdicts}", *include)
+        ),
+    )
+
+
+def read_dataset(document: object, base: Path, common: object, harness: Harness | None) -> DatasetSpec:
     entry = known_fields(document, ENTRY, "an entry of 'datasets'")
     name = entry.get("name")
     if not isinstance(name, str) or not name:
         raise SpecError("an entry of 'datasets' has no name")
     where = f"dataset {name}"
-    verify = read_verify(entry.get("verify", "exact"), where)
+    by_harness = harness is not None and "generate" not in entry
+    verify = harness.verify if harness is not None and "verify" not in entry else read_verify(entry.get("verify", "exact"), where)
     references = entry.get("references")
     if isinstance(verify, VerifyKind) and not isinstance(references, str):
         raise SpecError(f"{where}: 'references' has to name a file of JSON lines with 'sample' and what '{verify}' compares with")
-    generate = read_generate(entry.get("generate", common), where)
+    generate = harness.generate if harness is not None and by_harness else read_generate(entry.get("generate", common), where)
     samples = number(entry, "samples", None, least=1, whole=True)
     if samples is None:
         raise SpecError(f"{where}: 'samples' (how many prompts it has) is missing")
@@ -221,7 +254,8 @@ def read_spec(path: Path) -> RunSpec:
     if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
         raise SpecError("'datasets' has to be a list of at least one dataset")
     base = path.parent.resolve()
-    datasets = tuple(read_dataset(entry, base, document.get("generate")) for entry in entries)
+    harness = read_harness(document.get("harness"), base)
+    datasets = tuple(read_dataset(entry, base, document.get("generate"), harness) for entry in entries)
     names = [dataset.name for dataset in datasets]
     if len(set(names)) != len(names):
         raise SpecError(f"dataset {next(name for name in names if names.count(name) > 1)} is listed twice")

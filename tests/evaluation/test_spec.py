@@ -93,3 +93,27 @@ def test_an_unknown_dataset_takes_the_median_of_the_known():
 def test_the_drawing_escapes_names_and_says_failures_in_words():
     picture = draw([Bar("n<0", "<script>", 0.0, 5.0, failed=True), Bar("n1", "x", 1.0, 2.0)], "a & b")
     assert "<script>" not in picture and "(failed)" in picture and "a &amp; b" in picture
+
+
+def test_tasks_of_the_harness_need_no_command(tmp_path):
+    document = {
+        "model": "m",
+        "harness": {"python": "/env/python", "model": "hf", "model_args": "dtype={x}"},
+        "datasets": [{"name": "t", "samples": 2}],
+    }
+    dataset = read_spec(written(tmp_path, document)).datasets[0]
+    words = [word.format(model="M", work="W") for word in dataset.generate]
+    assert words[0] == "/env/python" and words[2:] == [
+        "generate",
+        "--model",
+        "hf",
+        "--path",
+        "M",
+        "--work",
+        "W",
+        "--model-args",
+        "dtype={x}",
+    ]
+    assert isinstance(dataset.verify, VerifyCommand) and "score" in dataset.verify.words
+    with pytest.raises(SpecError, match="'harness' has to name"):
+        read_spec(written(tmp_path, {**document, "harness": {"model": "hf"}}))
