@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from cli.main import UsageError
-from cli.stories import learn, restart
+from cli.stories import four_faults, learn
 from cli.stories.stage import StoryError, open_stage
 
 __all__ = ["app"]
 
 app = typer.Typer(add_completion=False)
-STORIES = {"main": restart.tell, "learn": learn.tell}
+STORIES = {"main": four_faults.tell, "learn": learn.tell}
 
 
 @app.command()

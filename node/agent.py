@@ -42,7 +42,7 @@ from node.crew import Crew
 from node.formation import Formation, Member, choose_members
 from node.job_state import JobFolder, JobState
 from node.keeper_client import KeeperError
-from node.link import ServiceLink
+from node.link import Outgoing, ServiceLink
 from node.local_ranks import LocalRanks
 from node.log_shipping import LogShipping
 from node.monitors import RankReading
@@ -105,6 +105,7 @@ class Agent:
         self._own = own or Member(launch.node, launch.ranks, launch.host)
         self._forming: tuple[Respawn, float] | None = None
         self._starting: Formation | None = None
+        self._told_gone: set[tuple[int, str]] = set()
         self._returning: dict[str, tuple[float, int | None]] = {}
         self.link: ServiceLink | None = None
         self._seen: tuple[Care, Mapping[int, RankReading]] | None = None
@@ -223,7 +224,10 @@ class Agent:
         return self._launch.node if formation is None or rank is None else formation.node_of(rank)
 
     def _gone(self) -> list[dict[str, Any]]:
+        """The nodes out of reach, for a report that tells of them."""
         gone = self._crew.gone() if self._crew else ()
+        generation = self._state.formation.generation if self._state.formation is not None else -1
+        self._told_gone |= {(generation, item.node) for item in gone}
         return [{"node": item.node, "since": item.since, "why": item.why} for item in gone]
 
     def _reach(self) -> tuple[int | None, int | None]:
@@ -369,6 +373,8 @@ class Agent:
             self._look_for_returned(now)
         elif self._forming is not None:
             self.wake()
+        if care.phase in (Phase.STARTING, Phase.RESTARTING) or (care.phase is Phase.FAILED and care.posted):
+            self._tell_gone()
 
     def _judge(self, readings: Mapping[int, RankReading], now: float) -> None:
         for judgement in self._local.judge(readings, self._state.care.running, self._state.care.generation, now):
@@ -380,6 +386,18 @@ class Agent:
                 self.put(
                     Noticed(UNREACHABLE, None, unreachable_sentence(gone[0].node, self._launch.node, gone[0].why, judgement))
                 )
+
+    def _tell_gone(self) -> None:
+        """Nodes that went out of reach while a failure is being dealt with: the decision about it may have to be another one."""
+        formation = self._state.formation
+        for item in self._crew.gone() if self._crew is not None else ():
+            if formation is None or self.link is None or (formation.generation, item.node) in self._told_gone:
+                continue
+            care = replace(self._state.care, generation=formation.generation)
+            why = f"node {item.node} cannot be reached from {self._launch.node}: {item.why}"
+            notice = PostNotice(None, why, f"{UNREACHABLE}:{item.node}")
+            document = notice_document(self._launch.job, self._node_of, care, notice, *self._reach(), self._gone())
+            self.link.report(Outgoing(lambda client, it=document: client.report_failure(self._launch.job, it), why))  # type: ignore[misc]
 
     def _look_for_returned(self, now: float) -> None:
         """Nodes that could carry ranks again are taken in when a checkpoint has just been finished: little is done twice."""

@@ -17,7 +17,7 @@ from node.care_states import Command, CommandArrived, Event, Heard
 from node.service_client import Refused, ServiceClient, ServiceUnavailable
 from node.spool import Spool
 
-__all__ = ["Identity", "ServiceLink", "parse_command"]
+__all__ = ["Identity", "Outgoing", "ServiceLink", "parse_command"]
 
 BEAT_SECONDS = 1.0
 POLL_SECONDS = 20.0

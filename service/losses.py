@@ -44,14 +44,19 @@ def silence_of(node: Node, now: float) -> Silence:
 
 
 def witnesses_in(failure: Failure, nodes: Sequence[str]) -> Iterator[Witness]:
-    """What one failure report says of nodes other than those whose ranks it is about."""
+    """What one failure report says of nodes other than those whose ranks it is about.
+
+    Ranks that failed elsewhere speak against a node only where nobody asked whether its agent can be reached: every failure
+    spreads to the ranks of all nodes.
+    """
     failed = [str(rank["node"]) for rank in failure.report.get("failed") or () if rank.get("node")]
-    named = {str(item["node"]) for item in failure.report.get("unreachable") or () if isinstance(item, dict)}
+    told = failure.report.get("unreachable")
+    named = None if told is None else {str(item["node"]) for item in told}
     for source in dict.fromkeys(failed):
         for node in nodes:
-            if node in named:
+            if named is not None and node in named:
                 yield Witness(WitnessKind.UNREACHABLE, node, source, failure.reported_at)
-            if node != source:
+            elif named is None and node != source:
                 yield Witness(WitnessKind.FAILED_COLLECTIVE, node, source, failure.reported_at)
 
 

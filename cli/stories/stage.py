@@ -118,9 +118,10 @@ class Stage:
         return whole
 
     def step_of(self, job: str) -> int:
-        """The last step that every rank of `job` reported, or -1."""
-        document = self.get(f"/api/v1/jobs/{job}")
-        steps = [rank["step"] for rank in (document or {}).get("rank_states", []) if rank["step"] is not None]
+        """The last step that every rank of the job's present generation reported, or -1."""
+        document = self.get(f"/api/v1/jobs/{job}") or {"rank_states": []}
+        present = [rank for rank in document["rank_states"] if rank["generation"] == document["generation"]]
+        steps = [rank["step"] for rank in present if rank["step"] is not None]
         return min(steps, default=-1)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ Runs under the job's own interpreter and knows nothing of Pitstop but `import pi
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import time
 from pathlib import Path
@@ -71,9 +72,17 @@ def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimiz
     unfinished.replace(path)
 
 
+def all_see(path: Path) -> bool:
+    """Whether rank 0 sees a file at `path`: every rank gets the same answer at the same step."""
+    seen = torch.tensor([float(path.exists())])
+    dist.broadcast(seen, 0)
+    return bool(seen.item())
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--steps", type=int, default=200)
+    options.add_argument("--until", type=Path, help="train until this file is there, however many steps that takes")
     options.add_argument("--checkpoint", type=Path, required=True)
     options.add_argument("--step-seconds", type=float, default=0.05, help="the least time that a step takes")
     options.add_argument("--bad-record-at", type=int, help="the step whose batch lacks its labels, every time")
@@ -94,7 +103,7 @@ def main() -> None:
         first = state["step"] + 1
     print(f"rank {rank} of {world}: training from step {first}", flush=True)
     replica = DistributedDataParallel(model)
-    for step in range(first, arguments.steps):
+    for step in itertools.count(first) if arguments.until else range(first, arguments.steps):
         began = time.monotonic()
         with monitor.step(step):
             batch = batch_of(step, rank, world)
@@ -110,6 +119,8 @@ def main() -> None:
             save(arguments.checkpoint, step, model, optimizer)
         if step % 10 == 0:
             print(f"iteration {step:8d}/{arguments.steps:8d} | lm loss: {loss.item():.6E} |", flush=True)
+        if arguments.until and all_see(arguments.until):
+            break
         time.sleep(max(0.0, arguments.step_seconds - (time.monotonic() - began)))
     dist.destroy_process_group()
 

@@ -62,7 +62,8 @@ class FailureDocument(Document):
     generation: Count
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)]
     failed: list[FailedRank] = Field(default=[], max_length=100_000)
-    unreachable: list[UnreachableNode] = Field(default=[], max_length=1000)
+    # None from a launcher that knows of no other agents; where given, what is not named in it was within reach.
+    unreachable: Annotated[list[UnreachableNode], Field(max_length=1000)] | None = None
     last_step: Annotated[int, Field(ge=-1, le=2**53)] | None = None
     # Those that are complete on disk, and the first step whose numbers were wrong, where that is what failed.
     checkpoints: list[NamedCheckpoint] = Field(default=[], max_length=1000)

@@ -86,3 +86,10 @@ def test_a_silent_lease_alone_is_no_loss(client: TestClient) -> None:
     assert silent == ["n2"]
     assert client.get("/api/v1/incidents").json()["items"] == []
     assert one.poll() == []
+
+
+def test_a_failure_that_spread_from_a_node_within_reach_is_no_witness_against_it(client: TestClient) -> None:
+    one, _ = begin(client)
+    one.fail(**lost_peer(unreachable=[]))
+    incident = until(client, one)
+    assert incident["reason"] != "node_failure" and incident["recoveries"][-1]["directive"]["nodes"]["exclude"] == []
