@@ -116,6 +116,7 @@ def run(
     service: Annotated[str, typer.Option(envvar="PITSTOP_SERVICE", help="address of pitstop serve")] = DEFAULT_SERVICE,
     token_file: Annotated[Path | None, typer.Option(envvar="PITSTOP_TOKEN_FILE", help="file with the token")] = None,
     node: Annotated[str | None, typer.Option(help="name of this node")] = None,
+    spare: Annotated[bool, typer.Option(help="keep a warm interpreter with torch imported, so that restarts are quick")] = True,
     python: Annotated[str | None, typer.Option(help="the job's interpreter, for the process-group store")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where the state of jobs is kept")] = None,
 ) -> None:
@@ -146,6 +147,7 @@ def run(
         rendezvous=rendezvous_of(rendezvous, bounds),
         order=place.node_rank if several and place is not None and node_rank is None else node_rank,
         place=place,
+        spare=spare,
     )
     try:
         status = launch_job(request, job_directory(data_dir, place), lambda: ServiceClient(address, token), time.time())

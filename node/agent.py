@@ -66,7 +66,7 @@ TOLD = frozenset((Finding.HANG, Finding.NOT_FINITE, Finding.LOSS_SPIKE))
 # Of these the first bad step is where to go back before.
 NUMBERS = frozenset((Finding.NOT_FINITE, Finding.LOSS_SPIKE))
 UNREACHABLE = "node_unreachable"
-# As torchrun: a rendezvous that the bounds allow waits for latecomers; one without enough nodes is given up in the end.
+# As torchrun: one that the bounds allow waits for latecomers; one without enough nodes is given up in the end.
 LAST_CALL_SECONDS = 30.0
 JOIN_SECONDS = 600.0
 # A node that came back waits for the next finished checkpoint, or this long where none is told of.
@@ -225,9 +225,8 @@ class Agent:
 
     def _gone(self) -> list[dict[str, Any]]:
         """The nodes out of reach, for a report that tells of them."""
-        gone = self._crew.gone() if self._crew else ()
-        generation = self._state.formation.generation if self._state.formation is not None else -1
-        self._told_gone |= {(generation, item.node) for item in gone}
+        gone, formation = self._crew.gone() if self._crew else (), self._state.formation
+        self._told_gone |= {(formation.generation, item.node) for item in gone if formation is not None}
         return [{"node": item.node, "since": item.since, "why": item.why} for item in gone]
 
     def _reach(self) -> tuple[int | None, int | None]:
@@ -363,7 +362,7 @@ class Agent:
         self._seen = care, readings
         if care.phase is not Phase.STARTING:
             self._local.group.look(care.running, now)
-        if self._local.group.placement.host != self._state.placement.host:
+        if self._local.group.placement.helpers != self._state.placement.helpers:
             self._save()
         if care.phase is Phase.RUNNING:
             self._judge(readings, now)

@@ -263,7 +263,8 @@ def on_command(care: Care, command: Command, wall_time: float, now: float) -> tu
     if not forming and (care.command is not None or care.phase in (Phase.STARTING, Phase.RESTARTING, Phase.STOPPING)):
         return answered("refused", f"the agent is {care.phase.value} already, generation {care.generation}")
     if command.kind == "restart_ranks":
-        if command.generation <= care.generation:
+        # While nobody has come for the present generation yet, it may as well be the command's.
+        if command.generation <= care.generation and not (forming and command.generation == care.generation):
             return answered("refused", f"generation {command.generation} is not above the present one, {care.generation}")
         care, overtaken = overtake(care, command)
         care = replace(

@@ -314,7 +314,7 @@ class FollowingAgent:
         self._state = replace(self._state, after=self.link.after if self.link else self._state.after)
         if care.running:
             self._local.group.look(care.running, now)
-            if self._local.group.placement.host != self._state.placement.host:
+            if self._local.group.placement.helpers != self._state.placement.helpers:
                 self._save()
             for judgement in self._local.judge(readings, care.running, care.generation, now):
                 if judgement.finding in TOLD and judgement.firm:

@@ -39,15 +39,21 @@ class RankProcess:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The processes of a job on this node. `host`: the one that holds staged checkpoints."""
+    """The processes of a job on this node. `host`: the one that holds staged checkpoints; `spare`: the warm one."""
 
     processes: tuple[RankProcess, ...] = ()
     keeper: ProcessId | None = None
     store: ProcessId | None = None
     host: ProcessId | None = None
+    spare: ProcessId | None = None
     store_host: str = ""
     store_port: int = 0
     store_served: bool = False
+
+    @property
+    def helpers(self) -> tuple[ProcessId | None, ...]:
+        """What runs for the ranks and outlives them."""
+        return self.store, self.host, self.spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +203,7 @@ def decode_placement(document: Mapping[str, Any]) -> Placement:
         keeper=process(document["keeper"]),
         store=process(document["store"]),
         host=process(document.get("host")),
+        spare=process(document.get("spare")),
         store_host=document["store_host"],
         store_port=document["store_port"],
         store_served=document["store_served"],

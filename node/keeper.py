@@ -6,6 +6,7 @@ It decides nothing. Messages are one JSON object a line over a Unix socket in th
 
     {"n": 1, "op": "spawn", "label": {...}, "argv": [...], "env": {...}, "cwd": "...", "output": "path"}
                                                          -> {"n": 1, "ok": true, "pid", "started"}
+         "spare": "path" beside them: a warm spare at that socket forks the process where it can (pitstop.spare)
     {"n": 2, "op": "kill", "pids": [...], "signal": 9}   -> {"n": 2, "ok": true}      each with its process group
     {"n": 3, "op": "sweep"}                               -> {"n": 3, "ok": true}      kill strays whose rank is gone
     {"n": 4, "op": "list"}                                -> {"n": 4, "ok": true, "running": [[pid, started], ...]}
@@ -37,6 +38,8 @@ SOCKET = "keeper.sock"
 EXITS = "exits.jsonl"
 # An agent that started us connects at once; if it died before that, nobody will.
 FIRST_CLIENT_SECONDS = 30.0
+# A spare forks within milliseconds; one that does not answer is not waited for.
+SPARE_SECONDS = 1.0
 
 
 class Keeper:
@@ -45,11 +48,17 @@ class Keeper:
     def __init__(self, folder: Path) -> None:
         self._exits = (folder / EXITS).open("ab", buffering=0)
         # Each Popen is kept: subprocess reaps, unasked, those that are garbage.
-        self._running: dict[int, tuple[subprocess.Popen[bytes], dict[str, Any], int]] = {}
+        self._running: dict[int, tuple[subprocess.Popen[bytes] | None, dict[str, Any], int]] = {}
 
     @property
     def busy(self) -> bool:
-        return bool(self._running)
+        """Whether anything runs that is worth staying for; a warm spare is not."""
+        return any(not label.get("spare") for _, label, _ in self._running.values())
+
+    def end_spares(self) -> None:
+        for pid, (_, label, _) in self._running.items():
+            if label.get("spare"):
+                signal_group(pid, signal.SIGKILL)
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Carry one message out. Never raises on what a peer sends."""
@@ -73,6 +82,9 @@ class Keeper:
         return result
 
     def _spawn(self, message: dict[str, Any]) -> dict[str, Any]:
+        if message.get("spare"):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                return self._fork(message)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         output = os.open(message["output"], flags, 0o600)
         try:
@@ -93,6 +105,15 @@ class Keeper:
         self._running[process.pid] = (process, dict(message["label"]), started)
         return {"pid": process.pid, "started": started}
 
+    def _fork(self, message: dict[str, Any]) -> dict[str, Any]:
+        """As `_spawn`, by the spare. Raises OSError, ValueError, KeyError where it cannot."""
+        words = {"op": "spawn", "argv": message["script"], "env": message["env"], "cwd": message["cwd"]}
+        pid = int(protocol.exchange(message["spare"], {**words, "output": message["output"]}, SPARE_SECONDS)["pid"])
+        identity = identify(pid)
+        started = identity.started if identity else 0
+        self._running[pid] = (None, dict(message["label"]), started)
+        return {"pid": pid, "started": started, "warm": True}
+
     def collect(self) -> list[dict[str, Any]]:
         """Record the processes that ended since the last call; a failed leader's group is killed while its pid is still ours."""
         records = []
@@ -105,7 +126,8 @@ class Keeper:
             records.append(self._record(ended, label, started))
             signal_group(ended.pid, signal.SIGTERM if ended.code == 0 else signal.SIGKILL)
             reap(ended.pid)
-            process.returncode = ended.code if ended.code is not None else -(ended.signal or 0)
+            if process is not None:
+                process.returncode = ended.code if ended.code is not None else -(ended.signal or 0)
         return records
 
     def _record(self, ended: Ended, label: dict[str, Any], started: int) -> dict[str, Any]:
@@ -211,6 +233,7 @@ def run(folder: Path) -> None:
             for record in keeper.collect():
                 conversations.broadcast({"exit": record})
     finally:
+        keeper.end_spares()
         keeper.answer({"op": "sweep"})
         server.close()
         with contextlib.suppress(FileNotFoundError):

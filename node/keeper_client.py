@@ -84,9 +84,22 @@ class KeeperClient:
 
     _popen: subprocess.Popen[bytes] | None = None
 
-    def spawn(self, label: Mapping[str, Any], argv: Sequence[str], env: Mapping[str, str], cwd: str, output: Path) -> ProcessId:
-        """Start one process in a session of its own. Raises KeeperError, with what the system said."""
+    def spawn(
+        self,
+        label: Mapping[str, Any],
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        output: Path,
+        spare: tuple[Path, Sequence[str]] | None = None,
+    ) -> ProcessId:
+        """Start one process in a session of its own. Raises KeeperError, with what the system said.
+
+        `spare`: the socket of a warm spare, and the script with its arguments, for one that can be forked from it.
+        """
         message = {"op": "spawn", "label": dict(label), "argv": list(argv), "env": dict(env), "cwd": cwd, "output": str(output)}
+        if spare is not None:
+            message |= {"spare": str(spare[0]), "script": list(spare[1])}
         answer = self._ask(message)
         return ProcessId(answer["pid"], answer["started"])
 

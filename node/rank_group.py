@@ -32,6 +32,7 @@ from node.ranks import (
 )
 from node.reforming import FORMATION, Marks, read_marks, remove_formation, write_formation
 from node.slurm_environment import SlurmPlace
+from node.spare import Spare
 from pitstop import protocol
 
 __all__ = ["Launch", "RankGroup"]
@@ -59,6 +60,7 @@ class Launch:
     rendezvous: tuple[str, int] | None = None
     order: int | None = None
     place: SlurmPlace | None = None
+    spare: bool = True
 
 
 class RankGroup:
@@ -87,6 +89,7 @@ class RankGroup:
         self._gone_since: dict[ProcessId, float] = {}
         self._looked_at = 0.0
         self.hosting = Hosting(staging_folder(folder.path), folder.path, launch.python, launch.host, say)
+        self.spare = Spare(folder.path, launch.python, launch.command, launch.spare, say)
         self.placement = placement
 
     @property
@@ -165,7 +168,8 @@ class RankGroup:
             for rank, item in files.items():
                 own = self._environment(environment, generation, rank, item, store, resume, place)
                 label = {"rank": rank, "generation": generation}
-                process = keeper.spawn(label, launch.command, own, str(Path.cwd()), item.log)
+                spare = self.spare.offer(self.placement.spare)
+                process = keeper.spawn(label, launch.command, own, str(Path.cwd()), item.log, spare)
                 processes.append(RankProcess(rank, generation, process, str(item.log), str(item.monitor), str(item.error_file)))
         except KeeperError:
             keeper.kill((item.process for item in processes), signal.SIGKILL)
@@ -200,6 +204,10 @@ class RankGroup:
             staging=self.hosting.staging,
             formation=self._formation,
         )
+
+    def _inherited(self) -> dict[str, str]:
+        """The environment of whatever is started for the job: ours, without what lets us speak to the service."""
+        return {key: value for key, value in os.environ.items() if key != "PITSTOP_TOKEN_FILE"}
 
     def _open_store(self, keeper: KeeperClient, generation: int, environment: Mapping[str, str]) -> StoreAddress:
         store, host = self.placement.store, self._launch.host
@@ -239,7 +247,7 @@ class RankGroup:
         """Nobody knows how far a start had come: end whatever the keeper runs, but for the store. Raises KeeperError."""
         self.connect_keeper()
         assert self._keeper is not None
-        self._keeper.kill(self._keeper.running() - {self.placement.store, self.placement.host}, signal.SIGKILL)
+        self._keeper.kill(self._keeper.running() - set(self.placement.helpers), signal.SIGKILL)
 
     def signal(self, ranks: Iterable[int], number: int) -> None:
         """Signal the process groups of `ranks`, with the keeper or without it."""
@@ -260,7 +268,9 @@ class RankGroup:
         if self._errors is not None:
             self._errors.look(running)
         if self._keeper is not None and not self._keeper.lost:
-            self.placement = replace(self.placement, host=self.hosting.look(self._keeper, self.placement.host))
+            placement = self.placement
+            spare = self.spare.look(self._keeper, placement.spare, self.readings(), self._inherited())
+            self.placement = replace(placement, host=self.hosting.look(self._keeper, placement.host), spare=spare)
         if now - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = now

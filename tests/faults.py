@@ -1,8 +1,8 @@
 """Fault injection, scripted by (rank, step): `FAULTS="1@20:kill 0@5:slow=1.5"` in the environment of a training script.
 
 A script calls `faults.at(step)` in each step and `faults.loss(step, loss)` for what it reports. A fault strikes in generation 0
-only, so that a restarted job can heal; `always:` before a fault makes it strike in every generation. FAULTS_STRUCK names a file
-that gets the time (seconds since the epoch) of the strike.
+only, so that a restarted job can heal; `always:` before a fault makes it strike in every generation, `twice:` in the next one
+too. FAULTS_STRUCK names a file that gets the time (seconds since the epoch) of the strike.
 
     kill       SIGKILL                      segfault   SIGSEGV
     raise      an exception                 exit=N     exit code N
@@ -10,7 +10,8 @@ that gets the time (seconds since the epoch) of the strike.
     stop       SIGSTOP                      spin       an endless loop that never gives the interpreter lock up
     hang       an endless sleep             slow=F     every step from here takes F times as long
     nan        the loss is NaN from here    spike=F    the loss is F times as high from here
-    mute       the loss is no longer reported
+    mute       the loss is no longer reported         full_disk  a real "No space left on device"
+    corrupt    the checkpoint in FAULTS_CHECKPOINT is cut in half, and the rank is killed
 """
 
 from __future__ import annotations
@@ -35,16 +36,20 @@ class Fault:
     kind: str
     value: float = 0.0
     always: bool = False
+    twice: bool = False
+
+    def strikes_in(self, generation: int) -> bool:
+        return self.always or generation == 0 or (self.twice and generation == 1)
 
 
 def parse_faults(text: str) -> list[Fault]:
     faults = []
     for word in text.split():
-        always = word.startswith("always:")
-        place, _, what = word.removeprefix("always:").partition(":")
+        always, twice = word.startswith("always:"), word.startswith("twice:")
+        place, _, what = word.removeprefix("always:").removeprefix("twice:").partition(":")
         rank, _, step = place.partition("@")
         kind, _, value = what.partition("=")
-        faults.append(Fault(int(rank), int(step), kind, float(value or 0), always))
+        faults.append(Fault(int(rank), int(step), kind, float(value or 0), always, twice))
     return faults
 
 
@@ -52,9 +57,9 @@ class Faults:
     """Those of this rank."""
 
     def __init__(self) -> None:
-        rank, generation = int(os.environ.get("RANK", "0")), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        rank, generation = int(os.environ.get("RANK", "0")), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         planned = parse_faults(os.environ.get("FAULTS", ""))
-        self._faults = [fault for fault in planned if fault.rank == rank and (fault.always or generation == "0")]
+        self._faults = [fault for fault in planned if fault.rank == rank and fault.strikes_in(generation)]
         self._began = time.monotonic()
 
     def at(self, step: int) -> None:
@@ -96,6 +101,13 @@ def strike(fault: Fault) -> None:
         raise ValueError(f"injected at step {fault.step}")
     elif fault.kind == "exit":
         sys.exit(int(fault.value))
+    elif fault.kind == "full_disk":
+        with Path("/dev/full").open("wb", buffering=0) as device:
+            device.write(b"x")
+    elif fault.kind == "corrupt":
+        checkpoint = Path(os.environ["FAULTS_CHECKPOINT"])
+        os.truncate(checkpoint, checkpoint.stat().st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
     elif fault.kind == "spin":
         all(itertools.repeat(True))
     elif fault.kind == "hang":

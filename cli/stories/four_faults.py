@@ -80,9 +80,9 @@ class TwoNodes:
 
     def verified(self, kind: str, noticed: Callable[[dict[str, Any]], float], step_before: int) -> FaultReport:
         """Wait for the end of the recovery; what it came to."""
-        self.stage.wait_for("an incident", self.incident, 60)
-        incident = self.stage.wait_for("the recovery to be verified", self.settled, 120)
-        step_after = self.stage.wait_for("training beyond where it failed", lambda: passed(self.stage, JOB, step_before), 90)
+        self.stage.wait_for("an incident", self.incident, 120)
+        incident = self.stage.wait_for("the recovery to be verified", self.settled, 240)
+        step_after = self.stage.wait_for("training beyond where it failed", lambda: passed(self.stage, JOB, step_before), 120)
         incident = self.stage.incident_of(JOB) or incident
         self.known.add(incident["id"])
         print_incident(incident, self.say)
@@ -101,7 +101,7 @@ class TwoNodes:
     def steps_more(self, count: int) -> int:
         """Let it train a while; the step that it is at then."""
         since = self.step()
-        self.stage.wait_for(f"{count} more steps", lambda: self.runs_on(4) and self.step() >= since + count, 90)
+        self.stage.wait_for(f"{count} more steps", lambda: self.runs_on(4) and self.step() >= since + count, 180)
         return self.step()
 
 
@@ -146,7 +146,7 @@ def lost_node(job: TwoNodes) -> FaultReport:
     job.say("  the node comes back: its agent is started again")
     smaller = job.step()
     job.start("n2")
-    job.stage.wait_for("four ranks at work again", lambda: job.runs_on(4) and job.step() > smaller, 90)
+    job.stage.wait_for("four ranks at work again", lambda: job.runs_on(4) and job.step() > smaller, 180)
     job.say(f"  four ranks train again, at step {job.step()}")
     return report
 

@@ -19,11 +19,13 @@ from node.care_states import (
     Heard,
     Interrupted,
     KillRanks,
+    NotFormed,
     Phase,
     PostFailure,
     Raised,
     Report,
     Respawn,
+    Returned,
     Spawned,
     Tick,
 )
@@ -267,3 +269,28 @@ def test_a_held_job_that_nobody_decides_about_goes_on_by_itself() -> None:
     care, _ = step(care, Heard(), 102.0)
     _, actions = step(care, Tick(), 102.0)
     assert isinstance(actions[0], Respawn)
+
+
+def test_a_command_overtakes_a_start_whose_nodes_have_not_come() -> None:
+    care, _ = step(failed(), Tick(), 16.0)
+    care, actions = step(care, Exited(RankExit(0, 4, None, 9, 101.0)), 16.1)
+    assert actions == (Respawn(5, "self"),) and not care.formed
+    care, actions = step(care, restart(args={"nodes": ["n1"]}), 17.0)
+    assert actions == (Respawn(5, "restart", nodes=("n1",)),)
+    care, actions = step(care, restart(9, 6, args={"nodes": ["n1", "n2"]}), 18.0)
+    assert [type(action) for action in actions] == [Report, Respawn]
+    assert actions[0] == Report(8, "failed", "not all of its nodes came before command 9 did")
+
+
+def test_a_start_whose_nodes_never_come_is_given_up() -> None:
+    care, _ = step(failed(), Tick(), 16.0)
+    care, _ = step(care, Exited(RankExit(0, 4, None, 9, 101.0)), 16.1)
+    assert step(care, NotFormed(5, "too few"), 700.0)[1] == (End(1, "too few"),)
+
+
+def test_a_node_that_comes_back_costs_no_restart() -> None:
+    care, actions = step(RUNNING, Returned(("n2",)), 1.0)
+    assert actions == (KillRanks(signal.SIGKILL),)
+    for rank in (0, 1):
+        care, actions = step(care, Exited(RankExit(rank, 4, None, 9, 1.0)), 1.1)
+    assert actions == (Respawn(5, "return"),) and care.restarts == 0

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import httpx2
 
@@ -57,6 +58,15 @@ class ServiceProcess:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def get(self, path: str) -> Any:
+        """The JSON document at `path`, with the admin token; an empty one where there is none."""
+        token = (self.data_dir / "admin.token").read_text().strip()
+        try:
+            answer = httpx2.get(self.url + path, headers={"Authorization": f"Bearer {token}"}, timeout=10)
+        except httpx2.HTTPError:
+            return {}
+        return answer.json() if answer.status_code == 200 else {}
 
     def log(self) -> str:
         return re.sub(r"\n+", "\n", (self.data_dir.parent / "service.log").read_text(errors="replace"))[-4000:]
