@@ -20,10 +20,11 @@ from service.situations import frozen
 from service.store import Store
 from service.store.fleet import DriverCall, active_returns
 
-__all__ = ["DriverCalls", "make_call", "run_command"]
+__all__ = ["DriverCalls", "ask_slurm", "make_call", "run_command"]
 
 CALL = TypeAdapter(Call)
 MAX_OUTPUT = 4096
+MAX_ANSWER = 64 * 1024 * 1024
 MAX_ATTEMPTS = 5
 # A call in flight belongs to whoever makes it for its own time limit and this much more.
 SPARE_SECONDS = 10.0
@@ -80,6 +81,11 @@ def run_command(
         process.communicate()
         return False, f"no end within {seconds:g} s"
     return process.returncode == 0, output[-limit:].decode(errors="replace").strip()
+
+
+def ask_slurm(argv: Sequence[str], seconds: float) -> tuple[bool, str]:
+    """Run a tool of Slurm; of what it says nothing is left out: a queue may be long, and its columns are wide."""
+    return run_command(argv, seconds, limit=MAX_ANSWER)
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ def carry_out(session: Session, row: RecoveryRow, position: int, act: Act, now: 
         row.relaunches += 1
     nodes = nodes_of(session.get_one(Job, row.job), current_attempt(session, row.job))
     told_agents: tuple[AgentCommand, ...] = ()
-    if hand_of(session, row.job, decision, returns.drivers.slurm) is Hand.REQUEUE:
+    if hand_of(session, row.job, row.generation, decision, returns.drivers.slurm) is Hand.REQUEUE:
         ask_scheduler(session, row, action, act, now)
     else:
         hold_lock(session, "commands")

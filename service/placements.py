@@ -39,9 +39,11 @@ def planned(
     else:
         where = ", ".join((decision.use if decision is not None else ()) or nodes) or "where it ran"
         why = f"goes on on {where} under generation {job.generation + 1}" + (f": {why}" if why else "")
-    hand = hand_of(session, row.job, decision, site)
+    hand = hand_of(session, row.job, row.generation, decision, site)
     if hand is Hand.REQUEUE:
-        return Planned(now, job.generation, True, f"{why}, which Slurm is asked to requeue", queued=True)
+        without = f" without {', '.join(decision.exclude)}" if decision is not None and decision.exclude else ""
+        asked = f"Slurm is asked to requeue it{without}; it goes on under generation {job.generation + 1}"
+        return Planned(now, job.generation, True, asked, queued=True)
     if hand is Hand.QUEUED:
         return Planned(now, job.generation, False, "Slurm has requeued it by itself: it starts when its turn comes", queued=True)
     if not agents:

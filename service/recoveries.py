@@ -154,7 +154,7 @@ class Recoveries:
         job = session.get_one(Job, row.job)
         act = Act(decision, max(job.generation, state.generation) + 1, now + self.limits.act_seconds)
         nodes = nodes_of(job, current_attempt(session, row.job))
-        asks = hand_of(session, row.job, decision, self.returns.drivers.slurm) is Hand.REQUEUE
+        asks = hand_of(session, row.job, row.generation, decision, self.returns.drivers.slurm) is Hand.REQUEUE
         told = (
             ()
             if decision.directive is DirectiveKind.NONE or asks

@@ -30,29 +30,38 @@ def requeues(session: Session, job: str, site: SlurmSite | None) -> bool:
     return site is not None and row is not None and not row.over
 
 
-def hand_of(session: Session, job: str, decision: Decision | None, site: SlurmSite | None) -> Hand:
-    """Ranks are restarted by agents where the nodes stay; other nodes are the scheduler's to give."""
+def is_started_again(row: SlurmJob, generation: int) -> bool:
+    """Whether Slurm ended the attempt of this generation, and has the job in the queue or at work again."""
+    ended = row.ended_generation is not None and generation <= row.ended_generation
+    return row.requeued or (ended and row.ending is None)
+
+
+def hand_of(session: Session, job: str, generation: int, decision: Decision | None, site: SlurmSite | None) -> Hand:
+    """Ranks are restarted by agents where the nodes stay; other nodes are the scheduler's to give. `generation`: that failed."""
     row = slurm_job_of(session, job)
     if row is None or decision is None or decision.directive in (DirectiveKind.STOP, DirectiveKind.NONE):
         return Hand.AGENTS
-    if row.requeued and not (decision.exclude and site is not None):
+    again = is_started_again(row, generation)
+    if again and not (decision.exclude and site is not None):
         return Hand.QUEUED
     if site is None:
         return Hand.AGENTS
-    if decision.exclude or row.requeued or (row.ending in MENDABLE):
+    if decision.exclude or row.ending in MENDABLE:
         return Hand.REQUEUE
     return Hand.AGENTS
 
 
-def goal_of(row: SlurmJob, recovery: int, decision: Decision) -> JobGoal:
+def goal_of(row: SlurmJob, recovery: RecoveryRow, decision: Decision) -> JobGoal:
     """Raises DriverError where a name cannot be given to Slurm."""
-    return JobGoal(Verb.REQUEUE, row.id, row.restarts, str(recovery), decision.why[0], decision.exclude)
+    begun = row.ending is None and is_started_again(row, recovery.generation)
+    restarts = row.restarts - 1 if begun else row.restarts
+    return JobGoal(Verb.REQUEUE, row.id, restarts, str(recovery.id), decision.why[0], decision.exclude)
 
 
 def would_ask(session: Session, row: RecoveryRow, decision: Decision) -> tuple[str, ...]:
     """The exact commands that asking the scheduler would take."""
     job = slurm_job_of(session, row.job)
-    return () if job is None else foreseen(goal_of(job, row.id, decision))
+    return () if job is None else foreseen(goal_of(job, row, decision))
 
 
 def ask_scheduler(session: Session, row: RecoveryRow, action: ActionRow, act: Act, now: float) -> None:
@@ -67,7 +76,7 @@ def ask_scheduler(session: Session, row: RecoveryRow, action: ActionRow, act: Ac
             incident_id=row.incident_id,
             job=row.job,
             generation=act.generation,
-            goal=asdict(goal_of(job, row.id, act.decision)),
+            goal=asdict(goal_of(job, row, act.decision)),
             did=[],
             state="pending",
             attempts=0,

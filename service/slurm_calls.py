@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from recovery.drivers.slurm import Carried, JobGoal, Run, SlurmSite, carry_out
 from recovery.states import Reported
-from service.driver_calls import run_command
+from service.driver_calls import ask_slurm
 from service.recoveries import Recoveries
 from service.situations import frozen
 from service.store import Store
@@ -36,7 +36,7 @@ class SlurmCalls:
     clock: Callable[[], float]
     recoveries: Recoveries
     site: SlurmSite
-    run: Run = run_command
+    run: Run = ask_slurm
 
     def work(self) -> bool:
         """Make what is due, in order; False where nothing was."""

@@ -21,7 +21,7 @@ from detectors.slurm_states import (
     parse_queue,
 )
 from recovery.drivers.slurm import Run, SlurmSite
-from service.driver_calls import run_command
+from service.driver_calls import ask_slurm
 from service.incidents import FailureReport
 from service.recoveries import Recoveries
 from service.slurm_words import end_attempt, fold_word, mark_node
@@ -39,7 +39,6 @@ SOON_SECONDS = 1.0
 WORD_SECONDS = 3.0
 WORDS_AT_ONCE = 500
 JOBS_AT_ONCE = 200
-MAX_ANSWER = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -50,7 +49,7 @@ class SlurmWatch:
     clock: Callable[[], float]
     recoveries: Recoveries
     site: SlurmSite | None
-    run: Run = lambda argv, seconds: run_command(argv, seconds, limit=MAX_ANSWER)
+    run: Run = ask_slurm
     looked_at: float = 0.0
     due_at: float = 0.0
     problem: str | None = None
@@ -135,10 +134,18 @@ class SlurmWatch:
             end_attempt(session, row, ending, now)
         if row.ending == "NODE_FAIL" and not row.reported:
             row.node_words = {node.name: node.line for node in down_among(row.nodes, nodes)}
-        row.over = seen.is_over and not again and row.reported
+        if again and seen.is_over:
+            self._ended_in_queue(session, row, seen, now)
+        row.over = seen.is_over and row.reported
         if row.ending is not None:
             self._changed_at.pop(at, None)
             self._preempted.discard(at)
+
+    def _ended_in_queue(self, session: Session, row: SlurmJob, seen: QueueWord, now: float) -> None:
+        """It was to run again, and somebody ended it before we heard of another attempt."""
+        job = session.get(Job, row.job)
+        if job is not None and not row.over:
+            job.state, job.ended_at, job.updated_at = seen.state.lower(), now, now
 
     def _tell(self) -> bool:
         """Report the attempts that Slurm ended badly, each once."""
@@ -164,6 +171,7 @@ class SlurmWatch:
             return
         attempt = current_attempt(session, row.job)
         number, generation = (attempt.number, attempt.generation) if attempt is not None else (job.generation + 1, job.generation)
+        row.ended_generation = generation
         if row.ending == "FAILED" and find_recovery(session, row.job, number, generation) is not None:
             return
         key = f"slurm:{row.cluster}:{row.id}:{row.restarts}"
@@ -171,5 +179,6 @@ class SlurmWatch:
         document = {"attempt": number, "generation": generation, "idempotency_key": key, "failed": [], "scheduler": scheduler}
         report = FailureReport(row.job, number, generation, key, vouched=not job.local, document=document)
         self.recoveries.report(session, report)
-        # After the recovery began: it learns from this that no process is left.
-        job.ended_at = self.clock()
+        if job.generation == generation:
+            # After the recovery began: it learns from this that no process is left.
+            job.ended_at = self.clock()

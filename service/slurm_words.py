@@ -98,7 +98,7 @@ def fold_word(session: Session, word: SlurmWord) -> None:
         begin_attempt(row, int(restarts) if restarts.isdecimal() else 0, expand(fields.get("SLURM_JOB_NODELIST", "")), now)
     elif word.kind == "job_end":
         state = fields.get("JOBSTATE", "").split(" ")[0].partition("+")[0]
-        if STATE.fullmatch(state) and row.state != "PENDING":
+        if STATE.fullmatch(state):
             end_attempt(session, row, ending_of_state(row.id, state, row.nodes, exit_of(fields)), now)
     else:
         row.seen_at = now

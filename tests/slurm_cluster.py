@@ -17,6 +17,7 @@ from pathlib import Path
 __all__ = ["NODES", "PROGRAMS", "SlurmCluster", "open_slurm_cluster"]
 
 NODES = ("n0", "n1", "n2", "n3")
+HOOKS = Path(__file__).parents[1] / "deploy" / "slurm"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 
 CONFIGURATION = """
@@ -50,12 +51,17 @@ KillWait=5
 CompleteWait=0
 MinJobAge=3600
 JobRequeue=1
-JobCompType=jobcomp/filetxt
-JobCompLoc={folder}/jobcomp.txt
+JobCompType=jobcomp/script
+JobCompLoc={folder}/hooks/jobcomp
+Prolog={folder}/hooks/prolog
+Epilog={folder}/hooks/epilog
+PrologSlurmctld={folder}/hooks/prolog_slurmctld
+EpilogSlurmctld={folder}/hooks/epilog_slurmctld
+HealthCheckProgram={folder}/hooks/healthcheck
+HealthCheckInterval=20
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 SlurmdParameters=config_overrides
-{extra}
 NodeName=n[0-3] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{ports}] CPUs=4 RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=10
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=100
@@ -134,12 +140,15 @@ class SlurmCluster:
                 self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
         self.until("four idle nodes", lambda: all(self.node(node)["State"] == "IDLE" for node in NODES), 40)
 
-    def configure(self, extra: str) -> None:
-        """Other settings (hooks, say) for the daemons that run."""
-        path = Path(self.environment["SLURM_CONF"])
-        lines = path.read_text(encoding="utf-8").split("# set by tests\n")
-        path.write_text(f"{lines[0]}# set by tests\n{extra}\n# set by tests\n{lines[2]}", encoding="utf-8")
-        self.run("scontrol", "reconfigure")
+    def tell(self, service: str | None, token_file: Path | None = None, **settings: object) -> None:
+        """Point the hooks at a service; at none, they find nobody."""
+        named = {
+            "PITSTOP_SERVICE": service or "http://127.0.0.1:9",
+            "PITSTOP_TOKEN_FILE": token_file or "",
+            "PITSTOP_CLUSTER": "lab",
+            **settings,
+        }
+        (self.folder / "hooks" / "pitstop.conf").write_text("".join(f"{name}={value}\n" for name, value in named.items()))
 
     def _start(self, name: str, *command: str) -> None:
         with (self.folder / f"{name}.out").open("ab") as log:
@@ -158,6 +167,8 @@ class SlurmCluster:
         self._start("munged", "munged", "-F", "--force", f"--key-file={key}", f"--socket={socket_path}", log, pid, seed)
         self.until("munged's socket", socket_path.exists, 10)
         (self.folder / "state").mkdir()
+        shutil.copytree(HOOKS, self.folder / "hooks")
+        self.tell(None)
         for node in NODES:
             (self.folder / f"d-{node}").mkdir()
         self._start("slurmctld", "slurmctld", "-D", "-f", self.environment["SLURM_CONF"])
@@ -211,14 +222,12 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def open_slurm_cluster(folder: Path, extra: str = "") -> Iterator[SlurmCluster]:
+def open_slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
     """A cluster in the empty `folder` (a short path: it holds sockets); nothing of it is left afterwards but its files."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
     ctld, first, *_, last = free_ports(5)
-    text = CONFIGURATION.format(
-        folder=folder, ctld=ctld, ports=f"{first}-{last}", extra=f"# set by tests\n{extra}\n# set by tests"
-    )
+    text = CONFIGURATION.format(folder=folder, ctld=ctld, ports=f"{first}-{last}")
     configuration = folder / "slurm.conf"
     configuration.write_text(text, encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SBATCH_", "SRUN_"))}

@@ -27,6 +27,7 @@ def upgrade() -> None:
         sa.Column("node_words", sa.JSON(), nullable=False),
         sa.Column("why", sa.Text(), nullable=False),
         sa.Column("reported", sa.Boolean(), nullable=False),
+        sa.Column("ended_generation", sa.Integer(), nullable=True),
         sa.Column("requeued", sa.Boolean(), nullable=False),
         sa.Column("over", sa.Boolean(), nullable=False),
         sa.Column("ended_at", sa.Float(), nullable=True),

@@ -309,4 +309,7 @@ def look(job: str, site: SlurmSite, run: Run) -> JobSeen | str | None:
     if not succeeded:
         return None if "Invalid job id" in columns else f"Slurm cannot be asked: {columns[:300]}"
     succeeded, excluded = run((*asked, "-o", "%x"), site.timeout_seconds)
-    return read_job(columns, excluded) if succeeded else f"Slurm cannot be asked: {excluded[:300]}"
+    if not succeeded:
+        return f"Slurm cannot be asked: {excluded[:300]}"
+    seen = read_job(columns, excluded)
+    return f"Slurm's answer cannot be read: {columns[:300]}" if seen is None and columns.strip() else seen

@@ -262,6 +262,9 @@ def report_heartbeat(job: JobName, body: Heartbeat, service: ServiceDependency, 
         row = launched_job(session, job, principal)
         if body.generation < row.generation:
             return {"generation": row.generation, "accepted": False, "state": row.state}
+        if body.generation > row.generation:
+            # Whatever ended before, this lives.
+            row.ended_at = row.exit_status = None
         row.generation = body.generation
         row.heartbeat_at = now
         for report in body.ranks:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import anyio
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from sqlalchemy import func, select
+from starlette.requests import ClientDisconnect
 
 from detectors.slurm_states import parse_environment
 from service.access import Principal, PrincipalDependency, Right, allow
@@ -35,7 +36,11 @@ async def slurm_hook(
     status that Nagios plugins have: 0 in service, 2 taken out by Pitstop. Stored durably when it is answered."""
     if kind not in KINDS:
         raise Problem(404, f"no hook {kind!r}: use {', '.join(sorted(KINDS))}")
-    body = await request.body()
+    try:
+        body = await request.body()
+    except ClientDisconnect:
+        # Its time limit came first; nobody reads the answer.
+        return Response(status_code=408)
     if len(body) > MAX_BODY_BYTES:
         raise Problem(413, f"an environment of at most {MAX_BODY_BYTES} bytes is taken")
     try:

@@ -18,6 +18,7 @@ class SlurmJob(Base):
 
     `state`: as Slurm has it now; `ending`: how it ended that attempt, None while it goes on; `evidence`, `node_words` (by node):
     lines that tell the diagnosis; `reported`: whether they have. `requeued`: the next attempt is in the queue, or runs already.
+    `ended_generation`: ours, of the last attempt that Slurm ended badly.
     """
 
     __tablename__ = "slurm_jobs"
@@ -33,6 +34,7 @@ class SlurmJob(Base):
     node_words: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     why: Mapped[str] = mapped_column(Text, default="")
     reported: Mapped[bool] = mapped_column(Boolean, default=False)
+    ended_generation: Mapped[int | None] = mapped_column(Integer)
     requeued: Mapped[bool] = mapped_column(Boolean, default=False)
     over: Mapped[bool] = mapped_column(Boolean, default=False, index=True)
     ended_at: Mapped[float | None] = mapped_column(Float)

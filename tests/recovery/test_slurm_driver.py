@@ -184,6 +184,15 @@ def test_what_squeue_prints_is_read():
     assert read_job("", "") is None
 
 
+def test_an_answer_that_cannot_be_read_is_no_unknown_job():
+    def garbled(argv: Sequence[str], seconds: float) -> tuple[bool, str]:
+        return True, "RUNNING |0 |n[0-1]"
+
+    carried = carry_out(GOAL, SlurmSite(), garbled)
+    assert (carried.done, carried.final, carried.did) == (False, False, ())
+    assert "cannot be read" in carried.detail
+
+
 def test_slurm_that_cannot_be_asked_is_not_acted_on_and_tried_again_later():
     def away(argv: Sequence[str], seconds: float) -> tuple[bool, str]:
         return False, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"

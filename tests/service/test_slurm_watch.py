@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ import yaml
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
+from recovery.decision import Action, Decision, DirectiveKind, Mode
 from recovery.drivers.slurm import SlurmSite
 from service.app import create_app
 from service.ingest.matching import MatcherPool
+from service.scheduling import Hand, hand_of
 from service.settings import SettingsError, load_settings
 from service.site_drivers import load_drivers
 from service.slurm_watch import SlurmWatch
@@ -111,6 +114,25 @@ def test_an_end_that_a_hook_tells_is_not_guessed_at(lab: Lab) -> None:
     assert failure.report["scheduler"]["lines"] == ["JobId=42 JobState=PREEMPTED NodeList=n0,n1"]
 
 
+def test_the_hooks_word_counts_where_slurms_own_answer_was_there_first(lab: Lab) -> None:
+    lab.slurm.queue = "42|PENDING|1|N/A|"
+    lab.later()
+    assert lab.row().requeued
+    lab.hook("job_end", JOBID="42", CLUSTER="unknown", JOBSTATE="PREEMPTED")
+    lab.later(1.0)
+    lab.later()
+    assert [failure.report["scheduler"]["lines"][0].split()[1] for failure in lab.failures()] == ["JobState=PREEMPTED"]
+
+
+def test_a_job_that_is_cancelled_while_it_waits_to_run_again_is_over(lab: Lab) -> None:
+    lab.hook("job_end", JOBID="42", CLUSTER="lab", JOBSTATE="PREEMPTED")
+    lab.slurm.queue = "42|PENDING|1|N/A|"
+    lab.later()
+    lab.slurm.queue = "42|CANCELLED|1|N/A|"
+    lab.later()
+    assert (lab.row().over, lab.job_state()) == (True, "cancelled")
+
+
 @pytest.mark.parametrize("state", ["CANCELLED", "CANCELLED by 1000", "COMPLETED"])
 def test_what_somebody_wanted_is_no_failure(lab: Lab, state: str) -> None:
     lab.hook("job_end", JOBID="42", CLUSTER="lab", JOBSTATE=state)
@@ -119,6 +141,22 @@ def test_what_somebody_wanted_is_no_failure(lab: Lab, state: str) -> None:
     assert lab.failures() == []
     assert lab.row().over
     assert lab.job_state() == {"CANCELLED": "cancelled", "COMPLETED": "ended"}[state.split()[0]]
+
+
+def test_what_slurm_started_again_meanwhile_is_not_commanded_to_start(lab: Lab) -> None:
+    lab.hook("job_end", JOBID="42", CLUSTER="lab", JOBSTATE="PREEMPTED")
+    lab.slurm.queue = "42|PENDING|1|N/A|"
+    lab.later()
+    decision = Decision(Action.RESTART, DirectiveKind.RESTART, Mode.AUTO, ("w",), "")
+    with lab.service.store.reading() as session:
+        assert hand_of(session, "train", 0, decision, SlurmSite()) is Hand.QUEUED
+    lab.register(restarts=1)
+    with lab.service.store.reading() as session:
+        assert hand_of(session, "train", 0, decision, SlurmSite()) is Hand.QUEUED
+        assert hand_of(session, "train", 1, decision, SlurmSite()) is Hand.AGENTS
+        without = replace(decision, exclude=("n1",))
+        assert hand_of(session, "train", 1, without, SlurmSite()) is Hand.REQUEUE
+        assert hand_of(session, "train", 1, without, None) is Hand.AGENTS
 
 
 def test_a_requeue_by_people_is_left_to_them(lab: Lab) -> None:
