@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "token": ("token", "make, list, rotate and revoke bearer tokens of the service"),
     "compress": ("compress", "drop the routine lines of a log, keep the others under their numbers"),
     "plan": ("plan", "say who should run where after something happened, and what else could be done"),
+    "simulate": ("simulate", "what ways of recovering keep of a cluster's worth, on drawn or recorded faults"),
     "trials": ("trials", "evaluate a checkpoint on many datasets without waiting"),
     "rules": ("rules", "list, show, check and compile what is known; explain a line"),
     "node": ("node", "the agent on a training node: lease and kernel log"),
