@@ -16,7 +16,18 @@ import torch
 
 from pitstop.checkpoint.staged import ALIGNMENT, HEADER_SIZE, WRITING, Damaged, Header, Slot, aligned, read_index
 
-__all__ = ["Content", "Plan", "RandomState", "contents_of", "copy_into", "decode", "encode", "plan_of"]
+__all__ = [
+    "Content",
+    "Plan",
+    "RandomState",
+    "contents_of",
+    "copy_into",
+    "decode",
+    "encode",
+    "parts_of",
+    "plan_of",
+    "split_states",
+]
 
 SHARED, OWN = "shared", "own"
 
@@ -175,3 +186,19 @@ def split_states(state: Mapping[str, Any], own: "Tuple[str, ...]") -> Dict[str, 
         SHARED: encode({name: member.state_dict() for name, member in state.items() if name not in own}),
         OWN: encode({name: member.state_dict() for name, member in state.items() if name in own}),
     }
+
+
+def parts_of(tensors: Dict[str, torch.Tensor]) -> Dict[str, Content]:
+    """A shard's tensors by part. Raises Damaged."""
+    parts: Dict[str, Content] = {}
+    for name in (SHARED, OWN):
+        skeleton = tensors.get(name + ".skeleton")
+        if skeleton is None:
+            continue
+        count = sum(key.startswith(name + ".") for key in tensors) - 1
+        try:
+            found = [tensors["%s.%d" % (name, number)] for number in range(count)]
+        except KeyError as problem:
+            raise Damaged("tensor %s is missing" % problem) from None
+        parts[name] = Content(skeleton.numpy().tobytes(), found)
+    return parts

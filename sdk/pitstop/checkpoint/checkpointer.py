@@ -20,7 +20,6 @@ import sys
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-import torch
 import torch.distributed as dist
 
 from pitstop import protocol
@@ -33,6 +32,7 @@ from pitstop.checkpoint.capture import (
     contents_of,
     copy_into,
     decode,
+    parts_of,
     plan_of,
     split_states,
 )
@@ -48,6 +48,7 @@ from pitstop.monitor import init
 __all__ = ["Checkpointer", "NothingRestorable", "Restored", "Saved"]
 
 START_SECONDS = 30.0
+LOCK_SECONDS = 10.0
 RANDOM = "random"
 
 
@@ -56,12 +57,11 @@ class NothingRestorable(RuntimeError):
 
 
 class Saved(NamedTuple):
-    """`stall_seconds`: what training waited for; `waited_seconds`: of it, for the flush of the save before the last."""
+    """`stall_seconds`: what training waited for."""
 
     step: int
     bytes: int
     stall_seconds: float
-    waited_seconds: float
 
 
 class Restored(NamedTuple):
@@ -202,25 +202,43 @@ class Checkpointer:
     def save(self, step: int, durable: bool = True) -> Saved:
         """Stage the present state as that after `step`. `durable` False: in memory only, until this process ends.
 
-        Training waits for one copy, and before it for the flush of the save before the last where that is still under way. Raises
-        OSError where the node has no memory left for it: the copies before it stand.
+        Training waits for one copy in memory. Raises OSError where the node has no memory left: what was staged before stands.
         """
         began = time.perf_counter()
         with self._monitor.checkpoint():
             plan = plan_of(split_states(self._state, self._own))
-            turn = self._sequence % 2
-            slot = self._slot(turn, plan.size)
-            with open(slot.path, "rb") as lock:
-                asked = time.perf_counter()
-                fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
-                waited = time.perf_counter() - asked
+            slot, lock = self._writable(plan.size)
+            try:
                 header = Header(0, durable, self.rank, self.world, step, self.generation, self._sequence, 0, 0, 0)
                 copy_into(slot, plan, header)
+            finally:
+                os.close(lock)
             self._sequence += 1
             self._tell({"op": "staged"})
         stall = time.perf_counter() - began
         self._stalls = [*self._stalls[-31:], stall]
-        return Saved(step, plan.data_bytes, stall, waited)
+        return Saved(step, plan.data_bytes, stall)
+
+    def _writable(self, size: int) -> Tuple[Slot, int]:
+        """A slot that neither holds the newest state nor is being flushed, with its lock. Raises OSError."""
+        own = staged.slot_path(self._staging, self.rank, 0)[:-1]
+        whole = {path: header.sequence for path, kind, header in staged.slots_of(self._staging) if path.startswith(own)}
+        newest = max(whole, key=lambda path: whole[path], default="")
+        turns = [turn for turn in range(len(staged.TURNS)) if own + str(turn) != newest]
+        # One that is there already costs no more memory; of these the oldest.
+        turns.sort(key=lambda turn: (not os.path.exists(own + str(turn)), whole.get(own + str(turn), 0), turn))
+        deadline = time.monotonic() + LOCK_SECONDS
+        while time.monotonic() < deadline:
+            for turn in turns:
+                slot = self._slot(turn, size)
+                lock = os.open(slot.path, os.O_RDONLY | os.O_CLOEXEC)
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return slot, lock
+                os.close(lock)
+            # Besides the flush only the sealing of a state reads a slot, and that takes no time.
+            time.sleep(0.001)
+        raise OSError("every slot of rank %d is being read" % self.rank)
 
     def _slot(self, turn: int, size: int) -> Slot:
         path = staged.slot_path(self._staging, self.rank, turn)
@@ -369,19 +387,3 @@ class Checkpointer:
             for found in durable.checkpoints(self.folder):
                 if (found.step, found.generation) == (chosen.step, chosen.generation) and found.is_complete:
                     durable.publish(self.folder, found, self.generation)
-
-
-def parts_of(tensors: Dict[str, torch.Tensor]) -> Dict[str, Content]:
-    """A shard's tensors by part. Raises Damaged."""
-    parts: Dict[str, Content] = {}
-    for name in (SHARED, OWN):
-        skeleton = tensors.get(name + ".skeleton")
-        if skeleton is None:
-            continue
-        count = sum(key.startswith(name + ".") for key in tensors) - 1
-        try:
-            found = [tensors["%s.%d" % (name, number)] for number in range(count)]
-        except KeyError as problem:
-            raise Damaged("tensor %s is missing" % problem) from None
-        parts[name] = Content(skeleton.numpy().tobytes(), found)
-    return parts

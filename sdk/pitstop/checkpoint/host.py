@@ -2,7 +2,7 @@
 
 Started by the agent beside the ranks (without an agent by the first rank), under the job's interpreter. Ranks write slots into
 its folder and tell it; it works in the background, at a low priority, and never in a rank's way: a slot that it reads is locked
-with flock(2), which a rank waits for before it writes that slot again. When the process of a rank ends, whatever that rank had
+with flock(2), and a rank writes to another one meanwhile. When the process of a rank ends, whatever that rank had
 staged is persisted. It ends when it is told to, or when nobody whom it serves is left and all is on disk.
 
     FOLDER/rank0.0 ...      slots (pitstop.checkpoint.staged)

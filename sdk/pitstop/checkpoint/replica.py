@@ -21,7 +21,7 @@ from pitstop.checkpoint.staged import PEER, SEALED, Damaged, Seal, checksums_of,
 
 __all__ = ["Address", "Choice", "Place", "choose_peer", "fetch", "list_slots", "receive", "send_copy"]
 
-NAME = re.compile(r"(rank|peer)\d{1,9}\.[01]")
+NAME = re.compile(r"(rank|peer)\d{1,9}\.[0-2]")
 TIMEOUT_SECONDS = 10.0
 MAX_LINE = 1 << 16
 

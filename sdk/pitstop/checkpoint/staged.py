@@ -5,8 +5,9 @@
     skeleton pickled structure, one a part; tensors are references into the index
     data     the tensors' bytes, each aligned to ALIGNMENT
 
-A rank has two slots, used by turns, so that the newer whole one stands while the other is written. A slot counts as a copy of the
-state only once it is sealed: `<slot>.seal` holds a CRC-32 of each part of the file, made by the host process after the write.
+A rank has two slots, used by turns, so that the newer whole one stands while the other is written, and a third one where the
+other is being flushed at that moment: a save never waits for a disk. A slot counts as a copy of the state only once it is
+sealed: `<slot>.seal` holds a CRC-32 of each part of the file, made by the host process after the write.
 """
 
 import json
@@ -43,6 +44,7 @@ ALIGNMENT = 64
 DURABLE = 1
 SEALED = ".seal"
 OWN, PEER = "rank", "peer"
+TURNS = ("0", "1", "2")
 
 
 class Damaged(ValueError):
@@ -91,7 +93,7 @@ def aligned(offset: int) -> int:
 
 def slot_path(folder: str, rank: int, turn: int, kind: str = OWN) -> str:
     """`kind`: OWN for a rank of this node, PEER for the copy of another node's rank."""
-    return os.path.join(folder, "%s%d.%d" % (kind, rank, turn % 2))
+    return os.path.join(folder, "%s%d.%d" % (kind, rank, turn))
 
 
 def pack_header(header: Header) -> bytes:
@@ -255,7 +257,7 @@ def slots_of(folder: str) -> List[Tuple[str, str, Header]]:
     for name in names:
         for kind in (OWN, PEER):
             stem, _, turn = name[len(kind) :].partition(".")
-            if not name.startswith(kind) or not stem.isdigit() or turn not in ("0", "1"):
+            if not name.startswith(kind) or not stem.isdigit() or turn not in TURNS:
                 continue
             path = os.path.join(folder, name)
             try:

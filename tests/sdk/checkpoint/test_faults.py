@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -166,7 +167,7 @@ def test_memory_comes_first_and_the_random_generators_go_on_where_they_were(node
 @pytest.mark.acceptance
 def test_damaged_memory_is_said_and_the_disk_used(nodes: Nodes) -> None:
     nodes.save(10)
-    for slot in nodes.memory().glob("rank0.[01]"):
+    for slot in nodes.memory().glob("rank0.[0-2]"):
         flip(slot)
     (found,) = nodes.restore()
     assert (found["step"], found["tiers"], found["values"]) == (10, ["disk"], [[10.0], [10.0]])
@@ -234,6 +235,16 @@ def test_a_host_that_is_killed_in_a_flush_leaves_no_half_checkpoint_and_its_succ
     wait_for(lambda: json.loads((nodes.disk / "latest").read_text())["step"] == 20, 60, "the flush")
     nodes.lose_memory()
     assert nodes.restore(elements=LARGE)[0]["values"] == [[20.0], [20.0]]
+
+
+@pytest.mark.acceptance
+def test_a_save_never_waits_for_a_disk_that_does_not_take_it(nodes: Nodes) -> None:
+    nodes.save(10)
+    with (nodes.memory() / "rank0.0").open("rb") as slot:
+        # As a flush that never ends.
+        fcntl.flock(slot, fcntl.LOCK_SH)
+        finish([nodes.start(ranks.save_steps, str(nodes.disk), [20, 30, 40, 50], SMALL, 0, 1, nodes.meet(), False)])
+    assert nodes.restore()[0]["step"] == 50
 
 
 @pytest.mark.acceptance

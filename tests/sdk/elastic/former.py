@@ -67,6 +67,22 @@ class Former:
             self.processes[rank] = start_rank(train, result, steps, seed, fates.get(rank), options, **environment)
         self.members = set(self.processes)
 
+    def join(self, rank: int, steps: int, seed: int, **options: Any) -> None:
+        """Start a rank in place of a lost one; the others take it in after the step that they are in."""
+        self.members.add(rank)
+        environment = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.world),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "1",
+            protocol.GENERATION: str(self.generation + 1),
+            protocol.FORMATION: str(self.formation),
+            protocol.JOINS: "1",
+        }
+        result = str(self.folder / f"result{rank}")
+        self.processes[rank] = start_rank(train, result, steps, seed, None, options, **environment)
+        self.form()
+
     def form(self) -> None:
         self.generation += 1
         port = self.open_store()

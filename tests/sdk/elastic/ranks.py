@@ -46,6 +46,14 @@ class Doomed(Elastic):
             else:
                 os.kill(os.getpid(), signal.SIGKILL)
 
+    def _compute(self) -> None:
+        if getattr(self, "fate", None) == (self._step, "rot", 0) and not self._done:
+            # A bit that flipped in memory, once: nobody notices while training goes on.
+            del self.fate
+            with torch.no_grad():
+                self._parameters[1].view(-1)[0] += 1e-9
+        super()._compute()
+
     def _flat(self, number: int) -> torch.Tensor:
         flat = super()._flat(number)
         self.strike("bucket", number)

@@ -1,0 +1,172 @@
+"""A rank is killed: from the last good step to the next one, in the same process under `pitstop run`, and under torchrun."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+__all__ = ["run"]
+
+ROOT = Path(__file__).parents[1]
+ROUNDS = int(os.environ.get("IN_PROCESS_ROUNDS", "3"))
+# torchrun looks at its ranks this often; 0.1 s is its own default.
+QUICK = ["--monitor-interval=0.1"]
+RANKS, VICTIM, FIRST, SECONDS = 2, 1, 20, 150.0
+
+MODEL = """
+import json, os, sys, time
+import torch
+torch.set_num_threads(1)
+torch.manual_seed(1)
+inputs = torch.randn(512, 64)
+targets = inputs.sum(1, keepdim=True)
+model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+out = open(sys.argv[1] + os.environ["RANK"], "a")
+def tell(step):
+    out.write(json.dumps({"step": step, "time": time.time(), "pid": os.getpid()}) + "\\n")
+    out.flush()
+def loss_of(ids):
+    time.sleep(0.004)
+    return torch.nn.functional.mse_loss(model(inputs[ids]), targets[ids])
+"""
+ELASTIC = """
+import pitstop
+training = pitstop.Elastic(model, optimizer, pitstop.Sampler(512, 32), loss_of, micro_batches=4)
+for step, loss in training.steps(100000):
+    tell(step)
+    if os.path.exists(sys.argv[1] + "end"):
+        os._exit(0)
+"""
+TORCHRUN = """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+ddp = DistributedDataParallel(model)
+kept = sys.argv[1] + "kept.pt"
+first = 0
+if os.path.exists(kept):
+    state = torch.load(kept)
+    model.load_state_dict(state["model"])
+    first = state["step"] + 1
+rank, world = dist.get_rank(), dist.get_world_size()
+for step in range(first, 100000):
+    for micro in range(rank, 4, world):
+        loss_of(list(range(8 * micro, 8 * micro + 8))).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    tell(step)
+    if rank == 0:
+        torch.save({"model": model.state_dict(), "step": step}, kept + ".new")
+        os.replace(kept + ".new", kept)
+    if os.path.exists(sys.argv[1] + "end"):
+        os._exit(0)
+"""
+
+
+def steps_of(folder: Path, rank: int) -> list[dict[str, Any]]:
+    path = folder / f"out{rank}"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def wait(look: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.01)
+    raise RuntimeError(f"{what} did not happen within {SECONDS:.0f} s")
+
+
+def gap(command: list[str], script: str, folder: Path) -> dict[str, Any]:
+    """Seconds from the last step that counted to the first one after it, and the steps that were done twice."""
+    file = folder / "train.py"
+    file.write_text(MODEL + script)
+    environment = {**os.environ, "PITSTOP_DATA_DIR": str(folder / "data"), "PITSTOP_SERVICE": "http://127.0.0.1:9"}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, str(file), str(folder / "out")], stdout=log, stderr=log, cwd=ROOT, env=environment, start_new_session=True
+        )
+    try:
+        wait(lambda: len(steps_of(folder, VICTIM)) >= FIRST and len(steps_of(folder, 0)) >= FIRST, "the first steps")
+        killed = time.time()
+        os.kill(steps_of(folder, VICTIM)[-1]["pid"], signal.SIGKILL)
+        last = max(item["step"] for item in steps_of(folder, 0) if item["time"] <= killed)
+
+        def further() -> dict[str, Any] | None:
+            # Of the steps before the loss was felt, those that the survivor finished count.
+            done = [item for item in steps_of(folder, 0) if item["time"] > killed and item["step"] > last + 1]
+            return done[1] if len(done) > 1 else None
+
+        wait(further, "a step after the loss")
+        times = sorted((item["time"], item["step"]) for item in steps_of(folder, 0))
+        longest = max((later - earlier, step) for (earlier, _), (later, step) in pairwise(times) if later > killed)
+        repeated = len(times) - len({step for _, step in times})
+        own = re.findall(r"after ([0-9.]+) s", (folder / "log").read_text() + logs_of(folder))
+        return {"seconds": longest[0], "repeated": repeated, "own": float(own[0]) if own else None}
+    finally:
+        (folder / "outend").touch()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def logs_of(folder: Path) -> str:
+    return "".join(path.read_text(errors="replace") for path in folder.glob("data/run/*/logs/*/*.log"))
+
+
+def run() -> str:
+    bin_folder = Path(sys.executable).parent
+    contenders: dict[str, tuple[list[str], str]] = {
+        "pitstop run, in process": (
+            [sys.executable, str(ROOT / "pitstop_entry.py"), "run", "--job", "b", "--ranks", str(RANKS), "--", sys.executable],
+            ELASTIC,
+        ),
+        "torchrun": (
+            [
+                str(bin_folder / "torchrun"),
+                "--standalone",
+                f"--nproc-per-node={RANKS}",
+                "--max-restarts=3",
+                "--monitor-interval=0.1",
+            ],
+            TORCHRUN,
+        ),
+    }
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        for name, (command, script) in contenders.items():
+            with tempfile.TemporaryDirectory() as folder:
+                found[name].append(gap(command, script, Path(folder)))
+    lines = [
+        "| how | last good step to next good step, s | each round, s | steps done twice | beside pitstop |",
+        "|---|---:|---|---:|---:|",
+    ]
+    ours = median(item["seconds"] for item in found["pitstop run, in process"])
+    for name, items in found.items():
+        seconds = [item["seconds"] for item in items]
+        twice = max(item["repeated"] for item in items)
+        each = " ".join(f"{value:.2f}" for value in seconds)
+        lines.append(f"| {name} | {median(seconds):.2f} | {each} | {twice} | {median(seconds) / ours:.1f} x |")
+    absent = "" if importlib.util.find_spec("torchft") else " torchft is not installed here and was not measured."
+    text = (
+        f"{RANKS} ranks on gloo, rank {VICTIM} killed with signal 9, {ROUNDS} rounds in turns; torchrun resumes from a"
+        f" checkpoint of every step. Load of the machine at the end {os.getloadavg()[0]:.1f}.{absent}"
+    )
+    return "# A rank is killed\n\nRequired: 0.5 s, faster than torchrun.\n\n" + "\n".join(lines) + "\n\n" + text

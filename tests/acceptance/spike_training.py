@@ -1,0 +1,57 @@
+"""A small regression that is trained for real, with batches in its data that ruin it; and the same without them, to compare."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import pitstop
+
+SAMPLES, BATCH, BAD = 3200, 16, range(25, 30)
+
+
+def train(
+    sampler: pitstop.Sampler, end: int, keeper: pitstop.Checkpointer | None = None, pause: float = 0.0
+) -> dict[str, object]:
+    """Train up to batch `end`; `keeper` has the model. What is left in the end, for anybody to compare."""
+    torch.manual_seed(1)
+    inputs = torch.randn(SAMPLES, 16, dtype=torch.float64)
+    targets = torch.tanh(inputs[:, :4]).sum(1, keepdim=True)
+    bad = torch.tensor([sample for number in BAD for sample in sampler.ids(number)])
+    targets[bad] *= 300.0
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    monitor = pitstop.init()
+    if keeper is None and len(sys.argv) > 2:
+        keeper = pitstop.Checkpointer(sys.argv[1], model=model, optimizer=optimizer, sampler=sampler, keep=20)
+        print("from", keeper.restore().step, flush=True)
+    loss = torch.zeros(())
+    for number, ids in sampler:
+        if number >= end:
+            break
+        with monitor.step(number):
+            rows = torch.tensor(ids)
+            loss = torch.nn.functional.mse_loss(model(inputs[rows]), targets[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            time.sleep(pause)
+        monitor.report(loss=loss.item())
+        if keeper is not None and (number + 1) % 5 == 0:
+            sampler.position = number + 1
+            keeper.save(number + 1)
+    parameters = [value for parameter in model.parameters() for value in parameter.reshape(-1).tolist()]
+    return {"loss": loss.item(), "skip": sampler.skip, "parameters": parameters}
+
+
+def main() -> None:
+    found = train(pitstop.Sampler(SAMPLES, BATCH, seed=4), 80, pause=0.1)
+    Path(sys.argv[2]).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
