@@ -39,7 +39,8 @@ from node.care_states import (
     Tick,
 )
 from node.crew import Crew
-from node.formation import Formation, Member, choose_members
+from node.formation import Formation, Member
+from node.gathering import JOIN_SECONDS, Gathering, reach_of
 from node.job_state import JobFolder, JobState
 from node.keeper_client import KeeperError
 from node.link import Outgoing, ServiceLink
@@ -66,11 +67,6 @@ TOLD = frozenset((Finding.HANG, Finding.NOT_FINITE, Finding.LOSS_SPIKE))
 # Of these the first bad step is where to go back before.
 NUMBERS = frozenset((Finding.NOT_FINITE, Finding.LOSS_SPIKE))
 UNREACHABLE = "node_unreachable"
-# As torchrun: one that the bounds allow waits for latecomers; one without enough nodes is given up in the end.
-LAST_CALL_SECONDS = 30.0
-JOIN_SECONDS = 600.0
-# A node that came back waits for the next finished checkpoint, or this long where none is told of.
-RETURN_SECONDS = 30.0
 
 
 class Agent:
@@ -103,10 +99,8 @@ class Agent:
         )
         self._crew = crew
         self._own = own or Member(launch.node, launch.ranks, launch.host)
-        self._forming: tuple[Respawn, float] | None = None
+        self._gathering = Gathering(crew, self._own, launch.bounds)
         self._starting: Formation | None = None
-        self._told_gone: set[tuple[int, str]] = set()
-        self._returning: dict[str, tuple[float, int | None]] = {}
         self.link: ServiceLink | None = None
         self._seen: tuple[Care, Mapping[int, RankReading]] | None = None
 
@@ -123,7 +117,7 @@ class Agent:
         seen = self._seen
         if seen is None:
             return None
-        return heartbeat_document(self._launch.node, *seen, time.monotonic(), self._crew.gone() if self._crew else ())
+        return heartbeat_document(self._launch.node, *seen, time.monotonic(), self._gathering.gone())
 
     def run(self, taken_over: bool) -> int:
         """Care for the job until it ends; the exit status of `pitstop run`. Raises KeeperError where nothing can be started."""
@@ -180,9 +174,9 @@ class Agent:
                 self._say(f"starting generation {action.generation} ({action.cause})")
                 return self._form(action)
             case PostFailure(exits=exits):
-                self._post(failure_document(self._launch.job, self._node_of, care, exits, *self._reach(), self._gone()))
+                self._post(failure_document(self._launch.job, self._node_of, care, exits, *self._told()))
             case PostNotice():
-                self._post(notice_document(self._launch.job, self._node_of, care, action, *self._reach(), self._gone()))
+                self._post(notice_document(self._launch.job, self._node_of, care, action, *self._told()))
             case Report(command_id=number, status=result, detail=detail):
                 self._say(f"command {number}: {result}: {detail}")
                 if self.link is not None:
@@ -206,7 +200,7 @@ class Agent:
         self._say(f"{self._state.care.why}; ranks {sorted(action.members)} go on in generation {action.generation}")
         if before.failures:
             self._local.flush(before.exits)
-            self._post(failure_document(self._launch.job, self._node_of, before, before.failures, *self._reach(), self._gone()))
+            self._post(failure_document(self._launch.job, self._node_of, before, before.failures, *self._told()))
         self._report_attempt("self")
 
     def _kill(self, number: int) -> None:
@@ -223,23 +217,9 @@ class Agent:
         formation = self._state.formation
         return self._launch.node if formation is None or rank is None else formation.node_of(rank)
 
-    def _gone(self) -> list[dict[str, Any]]:
-        """The nodes out of reach, for a report that tells of them."""
-        gone, formation = self._crew.gone() if self._crew else (), self._state.formation
-        self._told_gone |= {(formation.generation, item.node) for item in gone if formation is not None}
-        return [{"node": item.node, "since": item.since, "why": item.why} for item in gone]
-
-    def _reach(self) -> tuple[int | None, int | None]:
-        """(the last step, the newest checkpoint that every rank has finished), as far as is known."""
-        readings = self._local.readings().values()
-        steps = [reading.step for reading in readings if reading.step is not None]
-        saved: list[int | None] = [None if it.progress is None else it.progress.checkpointed for it in readings]
-        if self._crew is not None:
-            more, others = self._crew.steps()
-            steps += more
-            saved += others
-        known = [step for step in saved if step is not None and step >= 0]
-        return max(steps, default=None), min(known) if known and len(known) == len(saved) else None
+    def _told(self) -> tuple[int | None, int | None, list[dict[str, Any]]]:
+        """What every report of a failure ends with: last step, newest checkpoint, nodes out of reach."""
+        return *reach_of(self._local.readings(), self._crew), self._gathering.report(self._state.formation)
 
     def _post(self, document: Mapping[str, Any]) -> None:
         """Report a failure, the lines that the ranks had written before it."""
@@ -258,36 +238,22 @@ class Agent:
 
     def _form(self, action: Respawn) -> int | None:
         """Begin to look for the nodes of the next generation."""
-        self._forming = action, time.monotonic()
+        self._gathering.begin(action)
         self._starting = None
         return self._crew_changed()
 
     def _crew_changed(self) -> int | None:
-        if self._forming is not None:
-            action, since = self._forming
-            members = self._members(action, time.monotonic() - since >= LAST_CALL_SECONDS)
-            if members is not None:
-                self._forming = None
-                return self._start(action, Formation(action.generation, members))
-            if time.monotonic() - since >= JOIN_SECONDS:
-                self._forming = None
-                return self._handle(NotFormed(action.generation, f"too few nodes came within {JOIN_SECONDS:.0f} s"))
-        elif self._starting is not None:
+        action = self._gathering.action
+        if action is None:
             return self._started()
+        members = self._gathering.members(self._state.formation, self._state.care.barred)
+        if members is not None:
+            self._gathering.action = None
+            return self._start(action, Formation(action.generation, members))
+        if self._gathering.is_in_vain:
+            self._gathering.action = None
+            return self._handle(NotFormed(action.generation, f"too few nodes came within {JOIN_SECONDS:.0f} s"))
         return None
-
-    def _members(self, action: Respawn, waited: bool) -> tuple[Member, ...] | None:
-        if self._crew is None:
-            return (self._own,)
-        formation = self._state.formation
-        return choose_members(
-            {**self._crew.present(), self._own.node: self._own},
-            self._own.node,
-            self._launch.bounds,
-            wanted=action.nodes,
-            previous=formation.nodes if formation is not None else (),
-            waited=waited,
-        )
 
     def _start(self, action: Respawn, formation: Formation) -> int | None:
         self._state = replace(self._state, formation=formation)
@@ -369,55 +335,43 @@ class Agent:
             stuck = self._local.peers(care.running, care.generation, now) if self._crew is None else None
             if stuck is not None:
                 self.put(Peers(stuck.lost, stuck.why))
-            self._look_for_returned(now)
-        elif self._forming is not None:
+            formation, (_, saved) = self._state.formation, reach_of(readings, self._crew)
+            returned = self._gathering.returned(formation, saved, care.barred)
+            if returned:
+                self.put(Returned(returned))
+        elif self._gathering.action is not None:
             self.wake()
         if care.phase in (Phase.STARTING, Phase.RESTARTING) or (care.phase is Phase.FAILED and care.posted):
             self._tell_gone()
 
     def _judge(self, readings: Mapping[int, RankReading], now: float) -> None:
         for judgement in self._local.judge(readings, self._state.care.running, self._state.care.generation, now):
-            gone = self._crew.gone() if self._crew is not None else ()
+            gone = self._gathering.gone()
             if judgement.finding in TOLD and judgement.firm:
                 bad_since = judgement.began if judgement.finding in NUMBERS else None
                 self.put(Noticed(judgement.finding.value, judgement.rank, judgement.why, bad_since))
             elif judgement.finding is Finding.HANG and gone:
-                self.put(
-                    Noticed(UNREACHABLE, None, unreachable_sentence(gone[0].node, self._launch.node, gone[0].why, judgement))
-                )
+                why = unreachable_sentence(gone[0].node, self._launch.node, gone[0].why, judgement)
+                self.put(Noticed(UNREACHABLE, None, why))
 
     def _tell_gone(self) -> None:
         """Nodes that went out of reach while a failure is being dealt with: the decision about it may have to be another one."""
         formation = self._state.formation
-        for item in self._crew.gone() if self._crew is not None else ():
-            if formation is None or self.link is None or (formation.generation, item.node) in self._told_gone:
+        for item in self._gathering.untold(formation):
+            if formation is None or self.link is None:
                 continue
             care = replace(self._state.care, generation=formation.generation)
-            why = f"node {item.node} cannot be reached from {self._launch.node}: {item.why}"
-            notice = PostNotice(None, why, f"{UNREACHABLE}:{item.node}")
-            document = notice_document(self._launch.job, self._node_of, care, notice, *self._reach(), self._gone())
-            self.link.report(Outgoing(lambda client, it=document: client.report_failure(self._launch.job, it), why))  # type: ignore[misc]
-
-    def _look_for_returned(self, now: float) -> None:
-        """Nodes that could carry ranks again are taken in when a checkpoint has just been finished: little is done twice."""
-        formation, crew = self._state.formation, self._crew
-        if crew is None or formation is None or len(formation.members) >= self._launch.bounds.most:
-            return
-        _, saved = self._reach()
-        waiting = crew.waiting()
-        self._returning = {node: seen for node, seen in self._returning.items() if node in waiting}
-        for node in waiting:
-            since, before = self._returning.setdefault(node, (now, saved))
-            if (saved is not None and saved != before) or now - since >= RETURN_SECONDS:
-                self.put(Returned(tuple(waiting)))
-                self._returning.clear()
-                return
+            notice = PostNotice(
+                None, f"node {item.node} cannot be reached from {self._launch.node}: {item.why}", f"{UNREACHABLE}:{item.node}"
+            )
+            document = notice_document(self._launch.job, self._node_of, care, notice, *self._told())
+            self.link.report(Outgoing(lambda client, it=document: client.report_failure(self._launch.job, it), notice.why))  # type: ignore[misc]
 
     def _finish(self, status: int) -> int:
         """Everything that belongs to the job goes; what it said is delivered as far as the service takes it."""
         care = self._state.care
         readings = self._local.readings()
-        if self._crew is not None:
+        if self._crew is not None and not care.leaves:
             self._crew.end(status, care.why)
         self._local.finish(care.generation)
         if self.link is not None:

@@ -271,7 +271,8 @@ def on_command(care: Care, command: Command, wall_time: float, now: float) -> tu
             care,
             phase=Phase.RESTARTING,
             command=command,
-            nodes=names_in(command.args.get("nodes")),
+            nodes=(nodes := names_in(command.args.get("nodes"))),
+            barred=(care.barred | set(names_in(command.args.get("isolated")))) - set(nodes),
             next_generation=command.generation,
             cause="restart",
             resume=resume_after(care.resume, known_values(command.args.get("resume"))),
@@ -287,7 +288,9 @@ def on_command(care: Care, command: Command, wall_time: float, now: float) -> tu
         if command.args.get("hold"):
             care, actions = hold_ranks(care, command, why, now)
             return care, (*overtaken, *actions)
-        care, actions = end_ranks(replace(care, phase=Phase.STOPPING, command=command, why=why), now, signal.SIGTERM)
+        leaves = bool(names_in(command.args.get("going_on")))
+        care = replace(care, phase=Phase.STOPPING, command=command, why=why, leaves=leaves)
+        care, actions = end_ranks(care, now, signal.SIGTERM)
         return care, (*overtaken, *actions)
     return answered("refused", f"this agent does not do {command.kind}")
 

@@ -70,7 +70,8 @@ class Care:
 
     `raised`: ranks that run still, but told of the exception that is about to end them. `formed`: who carries the present
     generation is settled; before that no rank of it runs. `elastic`: ranks that can go on in their process when others are lost.
-    `nodes`: those that a command wants for the next one, else empty.
+    `nodes`: those that a command wants for the next one, else empty. `barred`: those that were isolated, taken back by command
+    only. `leaves`: the job goes on, without this node.
     `grace_seconds`: what ranks that are told to end have for it.
     `held_until`: the ranks were stopped so that their nodes can be probed; what becomes of them is decided after that.
     """
@@ -80,6 +81,8 @@ class Care:
     generation: int = 0
     formed: bool = False
     nodes: tuple[str, ...] = ()
+    barred: frozenset[str] = frozenset()
+    leaves: bool = False
     restarts: int = 0
     max_restarts: int = 3
     running: frozenset[int] = frozenset()

@@ -124,6 +124,7 @@ class FollowingAgent:
                 return self._obey(message)
             case Lost(why=why):
                 self._lose(why)
+                return self._lead_if_told()
             case Exited(exit=item):
                 self._ended(item)
             case Raised(exit=item):
@@ -240,11 +241,16 @@ class FollowingAgent:
                 self._answer(command, "refused", f"generation {command.generation} is not above {care.generation}")
             return None
         self._command = event
-        nodes = command.args.get("nodes") or ()
-        if not self._line.up and nodes and nodes[0] == self._launch.node:
-            self._say("this node leads from now on: the service goes on without the one that did")
-            return Promotion(self._promoted(), event)
-        return None
+        return self._lead_if_told()
+
+    def _lead_if_told(self) -> Promotion | None:
+        """Whether a command that waits makes this node the leader: it is named first, and the one that led is gone."""
+        event = self._command
+        nodes = event.command.args.get("nodes") or () if event is not None and event.command.kind == "restart_ranks" else ()
+        if event is None or self._line.up or not nodes or nodes[0] != self._launch.node:
+            return None
+        self._say("this node leads from now on: the service goes on without the one that did")
+        return Promotion(self._promoted(), event)
 
     def _promoted(self) -> JobState:
         """The job as its new leader knows it: our ranks, and those of the others as fenced off."""

@@ -19,6 +19,8 @@ from node.formation import Formation, Member
 __all__ = ["JobBusyError", "JobFolder", "JobState", "Placement", "RankProcess", "write_atomically"]
 
 VERSION = 2
+# Of Care, what is a set there and a list in the file.
+SETS = ("running", "noticed", "elastic", "barred")
 
 
 class JobBusyError(Exception):
@@ -152,7 +154,8 @@ def encode_state(state: JobState) -> dict[str, Any]:
     document = asdict(state)
     document["version"] = VERSION
     care = document["care"]
-    care["running"], care["noticed"], care["elastic"] = (sorted(care[name]) for name in ("running", "noticed", "elastic"))
+    for name in SETS:
+        care[name] = sorted(care[name])
     # Times of a monotonic clock mean nothing to the next agent, which starts its own patience.
     for name in ("failed_at", "last_exit_at", "heard_at", "accepted_at", "kill_at", "respawn_at", "held_until"):
         care.pop(name)
@@ -165,8 +168,8 @@ def decode_state(document: Mapping[str, Any]) -> JobState:
     care = dict(document["care"])
     command = care.pop("command")
     care["phase"] = Phase(care["phase"])
-    care["running"], care["noticed"] = frozenset(care["running"]), frozenset(care["noticed"])
-    care["elastic"] = frozenset(care.get("elastic", ()))
+    for name in SETS:
+        care[name] = frozenset(care.get(name, ()))
     for name in ("exits", "raised"):
         care[name] = tuple(RankExit(**item) for item in care.get(name, ()))
     care["nodes"] = tuple(care["nodes"])

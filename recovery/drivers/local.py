@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recovery.decision import DirectiveKind
+from recovery.decision import CLUSTER_ACTIONS, DirectiveKind
 from recovery.states import Act
 
 __all__ = ["AgentCommand", "agent_commands"]
@@ -47,6 +47,7 @@ def agent_commands(act: Act, *, recovery: str, job: str, nodes: tuple[str, ...])
         "directive": decision.directive.value,
         "nodes": list(staying),
         "exclude": list(decision.exclude),
+        "isolated": list(decision.exclude) if decision.action in CLUSTER_ACTIONS else [],
         "resume": {
             "step": decision.resume.step,
             "checkpoint": decision.resume.checkpoint,
@@ -60,5 +61,5 @@ def agent_commands(act: Act, *, recovery: str, job: str, nodes: tuple[str, ...])
 
     return (
         *(command(node, "restart_ranks", restart) for node in staying),
-        *(command(node, "stop_ranks", why) for node in leaving),
+        *(command(node, "stop_ranks", {**why, "going_on": list(staying)} if staying else why) for node in leaving),
     )

@@ -294,3 +294,10 @@ def test_a_node_that_comes_back_costs_no_restart() -> None:
     for rank in (0, 1):
         care, actions = step(care, Exited(RankExit(rank, 4, None, 9, 1.0)), 1.1)
     assert actions == (Respawn(5, "return"),) and care.restarts == 0
+
+
+def test_an_isolated_node_is_taken_back_by_command_only() -> None:
+    care, _ = step(failed(), restart(args={"nodes": ["n1"], "isolated": ["n2"]}), 11.0)
+    assert care.barred == frozenset(("n2",))
+    care, _ = step(failed(replace(RUNNING, barred=care.barred)), restart(args={"nodes": ["n1", "n2"]}), 11.0)
+    assert care.barred == frozenset()

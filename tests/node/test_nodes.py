@@ -175,6 +175,20 @@ def test_when_the_leaders_node_is_lost_the_next_one_leads_by_command_and_the_old
     assert "leads from now on" in said["n2"]
 
 
+def test_a_leader_that_is_taken_out_hands_the_job_to_the_node_that_the_command_names_first(nodes: Nodes, peer: Peer) -> None:
+    nodes.start("n1")
+    nodes.start("n2")
+    both_run(nodes)
+    nodes.command(1, "n2", 1, ["n2"], isolated=["n1"])
+    nodes.command(2, "n1", 1, [], "stop_ranks", why="its GPU fell off the bus", going_on=["n2"])
+    _, said = nodes.agents["n1"].communicate(timeout=60)
+    assert nodes.agents["n1"].returncode == 1 and "given up: its GPU fell off the bus" in said
+    wait_for(lambda: nodes.running("n2", 1), what="the smaller formation")
+    wait_for(lambda: peer.posted("commands/1/result") and peer.posted("commands/2/result"))
+    assert {answer["status"] for path, answer in peer.requests if path.endswith("/result")} == {"done"}
+    nodes.finish("n2")
+
+
 @pytest.mark.parametrize("killed", ["n1", "n2"])
 def test_a_killed_agent_of_any_node_leaves_all_ranks_alone_and_its_successor_takes_them_over(nodes: Nodes, killed: str) -> None:
     nodes.start("n1")
