@@ -2,11 +2,14 @@
 however often it was interrupted. Faults strike as FAULTS says (tests/faults.py).
 
 python gpt.py CHECKPOINT STEPS RESULT      RESULT gets the SHA-256 of the final parameters
+
+STEP_TIMES names a file that gets generation, step and time (seconds since the epoch) of every finished step.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -23,6 +26,7 @@ from tests.faults import Faults
 
 STEP_SECONDS = 0.03
 SAVE_EVERY = 3
+STEP_TIMES = os.environ.get("STEP_TIMES", "")
 
 
 def reduce_gradients(model: nn.Module, world: int) -> None:
@@ -71,6 +75,9 @@ def main() -> None:
                     if rank == 0:
                         save(checkpoint, step, model, optimizer)
         monitor.report(loss=loss.item())
+        if rank == 0 and STEP_TIMES:
+            with Path(STEP_TIMES).open("a") as target:
+                target.write(f"{os.environ['TORCHELASTIC_RESTART_COUNT']} {step} {time.time()}\n")
         time.sleep(max(0.0, STEP_SECONDS - (time.monotonic() - began)))
     dist.barrier()
     if rank == 0:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -130,7 +130,14 @@ class Runs:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(
-        self, script: Path, *arguments: str, ranks: int = 2, job: str = "job", node: str = "n1", **options: Any
+        self,
+        script: Path,
+        *arguments: str,
+        ranks: int = 2,
+        job: str = "job",
+        node: str = "n1",
+        flags: Sequence[str] = (),
+        **options: Any,
     ) -> subprocess.Popen[str]:
         extra = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         environment = {
@@ -142,7 +149,7 @@ class Runs:
         }
         entry = [sys.executable, str(ROOT / "pitstop_entry.py"), "run", "--job", job, "--ranks", str(ranks), "--node", node]
         process = subprocess.Popen(
-            [*entry, *extra, "--", self.python, str(script), *arguments],
+            [*entry, *extra, *flags, "--", self.python, str(script), *arguments],
             env=environment | self.environment,
             cwd=self.folder,
             stdout=subprocess.PIPE,
