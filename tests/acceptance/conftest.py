@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli.stories.stage import Stage, open_stage
+from tests.slurm_cluster import SlurmCluster
+from tests.slurm_lab import Lab, open_lab
 
 # A job that trains without torch: steps through the monitor, resumes from the step it last wrote down.
 STEPPER = """
@@ -48,3 +50,9 @@ def launch_stepper(stage: Stage) -> Callable[..., object]:
         return stage.start(job, "run", "--job", job, "--ranks", "2", *options, "--", *command)
 
     return launch
+
+
+@pytest.fixture(scope="module")
+def lab(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with open_lab(slurm_cluster, tmp_path_factory.mktemp("lab") / "stage") as opened:
+        yield opened
