@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
@@ -122,13 +121,20 @@ class Experiment:
     turns: list[int] = field(default_factory=list)
     probes: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    undecided: Counter[int] = field(default_factory=Counter)
 
 
 def compare(
-    kind: FaultKind, nodes: int, share: float, draws: int, seed: int, effort: Effort | None = None, peers: bool = True
+    kind: FaultKind,
+    nodes: int,
+    share: float,
+    draws: int,
+    seed: int,
+    effort: Effort | None = None,
+    peers: bool = True,
+    enough: Callable[[], bool] = lambda: False,
 ) -> Experiment:
-    """Draw clusters and let every rule say what is broken; the same seed gives the same draws."""
+    """Draw clusters and let every rule say what is broken; the same seed gives the same draws. `enough` ends it early, after one
+    draw at least."""
     found = Experiment(kind, nodes, share, {name: Tally() for name in (OURS, *(PEERS if peers else ()))})
     rng = random.Random(f"{seed}/{kind}/{nodes}/{share}")
     for _ in range(draws):
@@ -141,4 +147,6 @@ def compare(
         found.seconds.append(measured.seconds)
         for name, rule in PEERS.items() if peers else ():
             found.tallies[name].add(broken, rule(cluster, rng))
+        if enough():
+            break
     return found

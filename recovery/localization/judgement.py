@@ -63,7 +63,8 @@ def found_alone(ledger: Ledger, standing: Standing) -> dict[str, Finding]:
     for node in standing.doubtful_alone:
         found[node] = Finding(Verdict.UNDECIDED, "failed once alone, and not again", tuple(ledger.alone[node]))
     for node in standing.silent:
-        why = "its agent did not answer; silence alone proves nothing"
+        last = ledger.alone[node][-1]
+        why = f"it could not be probed, which proves nothing: {last.error or last.outcome.value}"
         found[node] = Finding(Verdict.UNDECIDED, why, tuple(ledger.alone[node]))
     return found
 

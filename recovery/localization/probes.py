@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-__all__ = ["Finding", "Link", "Localization", "Outcome", "Pool", "Probe", "ProbeResult", "Verdict", "link_of"]
+__all__ = ["PROVES_NOTHING", "Finding", "Link", "Localization", "Outcome", "Pool", "Probe", "ProbeResult", "Verdict", "link_of"]
 
 
 class Outcome(StrEnum):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from recovery.localization.blame import Blame, Priors, assign_blame
-from recovery.localization.probes import Link, Outcome, Pool, ProbeResult, link_of
+from recovery.localization.probes import PROVES_NOTHING, Link, Outcome, Pool, ProbeResult, link_of
 
 __all__ = ["Ledger", "Rules", "Standing"]
 
@@ -67,7 +67,7 @@ class Ledger:
         if number == 1:
             self.screenings.add(result.probe.turn)
         self.tried[number].update(members)
-        if result.outcome is Outcome.VOID:
+        if result.outcome in PROVES_NOTHING:
             self.voids.update(members)
             return
         self.covered.update(link_of(a, b) for a, b in combinations(members, 2))
@@ -93,8 +93,8 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`faulty_alone` and `silent` nodes never enter pairs; `doubtful_alone` ones failed alone once and not again, and do not
-    either. `bad` worlds failed or took over `limit` seconds."""
+    """`faulty_alone` and `silent` (not to be probed) nodes never enter pairs; `doubtful_alone` ones failed alone once and not
+    again, and do not either. `bad` worlds failed or took over `limit` seconds."""
 
     faulty_alone: frozenset[str]
     doubtful_alone: frozenset[str]
@@ -114,7 +114,7 @@ class Standing:
         failed_alone = {node: sum(item.failed for item in mine) for node, mine in ledger.alone.items()}
         faulty_alone = frozenset(node for node, count in failed_alone.items() if count >= rules.alone_failures)
         doubtful = frozenset(node for node, count in failed_alone.items() if 0 < count < rules.alone_failures)
-        silent = frozenset(node for node, mine in ledger.alone.items() if silences(mine) >= rules.silences) - faulty_alone
+        silent = frozenset(node for node, mine in ledger.alone.items() if says_nothing(mine, rules)) - faulty_alone
         slow = ledger.passed[bisect_right(ledger.passed, limit, key=seconds_of) :]
         failing = assign_blame(ledger.failed, worlds_of(ledger, ledger.failed), pool, faulty_alone, rules.priors)
         broken = {item.part.names[0] for item in failing.blamed if item.part.kind == "node"}
@@ -127,8 +127,11 @@ class Standing:
         return sum(1 for world in ledger.worlds[node] if world.passed and world.seconds <= self.limit)
 
 
-def silences(results: Sequence[ProbeResult]) -> int:
-    return sum(result.outcome is Outcome.SILENT for result in results)
+def says_nothing(results: Sequence[ProbeResult], rules: Rules) -> bool:
+    """Whether a node that was tried alone cannot be probed: its agent is silent, or its probe never comes to an end."""
+    silences = sum(result.outcome is Outcome.SILENT for result in results)
+    void = len(results) >= rules.alone_tries and all(result.outcome in PROVES_NOTHING for result in results)
+    return silences >= rules.silences or void
 
 
 def worlds_of(ledger: Ledger, bad: Sequence[ProbeResult]) -> list[ProbeResult]:

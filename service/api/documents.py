@@ -104,6 +104,7 @@ def node_document(node: Node, aliases: list[str], now: float) -> dict[str, Any]:
         "versions": node.versions,
         "clock_offset_seconds": node.clock_offset_seconds,
         "lease": {"until": timestamp(node.lease_until), "silent": node.lease_until is None or node.lease_until < now},
+        "probes": node.probes,
         "seen_at": timestamp(node.seen_at),
     }
 

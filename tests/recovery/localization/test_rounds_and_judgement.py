@@ -67,6 +67,21 @@ def test_silence_alone_proves_nothing() -> None:
     assert found.isolate == ()
 
 
+def test_a_node_that_cannot_be_probed_is_undecided_and_enters_no_pair() -> None:
+    found, ledger = explore(Pool(names(6)), lambda probe: Outcome.VOID if probe.members == ("n1",) else Outcome.PASSED)
+    assert found.nodes["n1"].verdict is Verdict.UNDECIDED
+    assert "could not be probed" in found.nodes["n1"].why
+    assert all(result.alone or "n1" not in result.probe.members for result in ledger.results)
+
+
+def test_an_agent_that_falls_silent_in_the_middle_is_not_waited_for_again_and_again() -> None:
+    found, ledger = explore(
+        Pool(names(8)), lambda probe: Outcome.SILENT if "n3" in probe.members and probe.turn > 1 else Outcome.PASSED
+    )
+    assert not found.isolate
+    assert sum(result.outcome is Outcome.SILENT for result in ledger.results) <= 6
+
+
 @pytest.mark.parametrize("count", [4, 5, 8, 9])
 def test_every_link_of_the_jobs_ring_is_tried_first(count: int) -> None:
     ledger = Ledger(Pool(names(count)))
