@@ -41,7 +41,7 @@ MAX_NODE_LOSSES = 3
 RETRY_SECONDS = (5.0, 30.0)
 PLAN_STEPS = 120
 # A metric job shorter than this mostly pays for its start.
-LEAST_JOB_SECONDS = 2.0
+LEAST_JOB_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
