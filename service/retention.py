@@ -19,6 +19,7 @@ from service.store import Clock, Store
 from service.store.events import Event
 from service.store.incidents import Failure, Incident
 from service.store.logs import Batch, Chunk, RecentRecords, Stream
+from service.store.slurm import SlurmWord
 from service.timeline import IncidentState, move
 
 __all__ = ["Retention", "Storage", "used_bytes"]
@@ -104,7 +105,9 @@ class Retention:
         with self.store.writing() as session:
             session.execute(delete(RecentRecords).where(RecentRecords.stored_at < now - RECENT_SECONDS))
             session.execute(delete(Batch).where(Batch.stored_at < now - NAMED_BATCH_SECONDS))
-            session.execute(delete(Event).where(Event.time < now - self.settings.event_days * 86400))
+            events_until = now - self.settings.event_days * 86400
+            session.execute(delete(Event).where(Event.time < events_until))
+            session.execute(delete(SlurmWord).where(SlurmWord.done, SlurmWord.received_at < events_until))
 
     def _settle_incidents(self, now: float) -> None:
         """A verified recovery stays visible for the hold, in case it does not last; then its incident is closed."""

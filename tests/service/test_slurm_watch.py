@@ -16,6 +16,7 @@ from recovery.decision import Action, Decision, DirectiveKind, Mode
 from recovery.drivers.slurm import SlurmSite
 from service.app import create_app
 from service.ingest.matching import MatcherPool
+from service.retention import Retention
 from service.scheduling import Hand, hand_of
 from service.settings import SettingsError, load_settings
 from service.site_drivers import load_drivers
@@ -198,6 +199,19 @@ def test_jobs_that_nobody_registered_are_not_ours(lab: Lab) -> None:
     assert lab.failures() == []
     with lab.service.store.reading() as session:
         assert all(word.done for word in session.scalars(select(SlurmWord)))
+
+
+def test_what_hooks_said_is_forgotten_with_the_events_of_its_time(lab: Lab) -> None:
+    lab.hook("job_end", JOBID="43", CLUSTER="lab", JOBSTATE="COMPLETED")
+    lab.later()
+    retention = Retention(lab.service.store, lab.service.settings, lambda: lab.now)
+    retention.work()
+    with lab.service.store.reading() as session:
+        assert len(session.scalars(select(SlurmWord)).all()) == 1
+    lab.now += 8 * 86_400
+    retention.work()
+    with lab.service.store.reading() as session:
+        assert session.scalars(select(SlurmWord)).all() == []
 
 
 @pytest.mark.parametrize(
