@@ -16,8 +16,8 @@ DATASETS, MODEL_BYTES, START_SECONDS = 63, 14e9, 20.0
 INLINE = Decoupling(loading=False, metrics=False, planned=False)
 WHAT = (
     f"{DATASETS} datasets, 8 slots a node, a model of 14 GB behind a 25 Gb/s link per node that its loads share, {SEEDS} draws: "
-    "how many times as long one trial per dataset takes with loading and metrics inline, in simulated time. Asked: 1.3 on 1 node, "
-    "1.8 on 4, the paper's figures on a workload whose durations it does not publish. Ours are drawn; on 4 nodes the longest "
+    "how many times as long one trial per dataset takes with loading and metrics inline, in simulated time. Asked: 1.3 on 1, "
+    "1.8 on 4 nodes, the paper's figures on a workload whose durations it does not publish. Ours are drawn; on 4 the longest "
     "dataset alone decides how long the inline way takes."
 )
 HOW = {
