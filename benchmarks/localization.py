@@ -2,7 +2,7 @@
 directing 1,024 agents costs the service.
 
 SECONDS bounds the simulation (default 600); every cell stops at DRAWS draws (default 10,000) or when its share of the time is
-up, and says how many it ran.
+up, and says how many it ran. SIZES names other sizes than 8, 64, 256 and 1,024 nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from service.store.recoveries import CommandRow
 
 SECONDS = float(os.environ.get("SECONDS", "600"))
 DRAWS = int(os.environ.get("DRAWS", "10000"))
-SIZES = (8, 64, 256, 1024)
+SIZES = tuple(int(size) for size in os.environ.get("SIZES", "8 64 256 1024").split())
 SHARE = 0.1
 HARD_SHARES = (0.01, 0.05)
 
@@ -46,8 +46,8 @@ HEADER = (
 
 def cells() -> list[tuple[FaultKind, int, float]]:
     """Every kind at the largest share, and hard faults at smaller ones too."""
-    kinds = [(kind, size, SHARE) for kind in FaultKind for size in SIZES]
-    return kinds + [(FaultKind.HARD, size, share) for share in HARD_SHARES for size in SIZES]
+    kinds = [(kind, size, SHARE) for size in SIZES for kind in FaultKind]
+    return kinds + [(FaultKind.HARD, size, share) for size in SIZES for share in HARD_SHARES]
 
 
 def measured(kind: FaultKind, size: int, share: float, seconds: float) -> Experiment:

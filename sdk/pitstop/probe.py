@@ -216,6 +216,8 @@ def main(arguments: "Optional[List[str]]" = None) -> None:
             continue
         if isinstance(message, dict):
             say(worker.answer(message))
+    # Nothing is left to be kept, and taking torch down takes its time.
+    os._exit(0)
 
 
 if __name__ == "__main__":
