@@ -44,7 +44,7 @@ class Story:
     """What came of it. WAF: weighted FLOP/s; `worth`: accumulated, in weighted FLOP; `full`: what it would be without failures.
 
     `waf`: (time, WAF from then on). `lost`: accumulated WAF by cause; with `worth` it adds up to `full`. `ettr`: time in which
-    tasks worked, of all. `healthy`: share of Megatron's throughput, already in all of them.
+    the tasks that had nodes at first worked, of all. `healthy`: share of Megatron's throughput, already in all of them.
     """
 
     policy: str
@@ -110,7 +110,7 @@ def simulate(setting: Setting, policy: Policy) -> Story:
         for running, rate, full in zip(cluster.tasks, rates, reference, strict=True):
             cause = "detection" if now < running.noticed else "transition" if now < running.back < FOREVER else "sub_healthy"
             lost[cause] += (full - rate) * span
-            worked += span if rate > 0 else 0.0
+            worked += span if rate > 0 and full > 0 else 0.0
         now = until
         while cluster.events and cluster.events[0][0] <= now and now < setting.seconds:
             _, _, kind, subject = heapq.heappop(cluster.events)
