@@ -167,7 +167,9 @@ def notice_document(
         "attempt": care.attempt,
         "generation": care.generation,
         "idempotency_key": f"{job}:{care.generation}:{notice.key}",
-        "failed": [{"rank": notice.rank, "node": node_of(notice.rank), "exit_code": None, "signal": None, "error": notice.why}],
+        "failed": [
+            {"rank": notice.rank, "node": node_of(notice.rank), "exit_code": None, "signal": None, "error": noticed_line(notice)}
+        ],
         "last_step": last_step,
         "last_checkpoint": None if checkpoint is None else {"step": checkpoint},
         "unreachable": list(gone),
@@ -177,3 +179,8 @@ def notice_document(
 
 def unreachable_sentence(node: str, own: str, why: str, judgement: Judgement) -> str:
     return f"node {node} cannot be reached from {own} ({why}), and its peers get nowhere: {judgement.why}"
+
+
+def noticed_line(notice: PostNotice) -> str:
+    """As it stands among the job's lines (`LocalRanks.note`): a service that has not got those yet reads it here."""
+    return f"pitstop monitor: {notice.key.replace('_', ' ')}: {notice.why}"

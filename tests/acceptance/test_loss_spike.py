@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.stories.restart import directive_of, settled
+from cli.stories.observing import directive_of, settled
 from cli.stories.stage import Stage
 from pitstop.sampler import Sampler
 from tests.acceptance import spike_training

@@ -56,11 +56,14 @@ class Ring:
     """The group of one generation at a time. Its collectives raise Lost, from the training thread."""
 
     def __init__(self, rank: int, backend: str, path: Optional[str], threshold: Callable[[], float]) -> None:
-        """`path`: where formations are told; `threshold`: for how many seconds a collective may last, asked while it does."""
+        """`path`: where formations are told; `threshold`: how many seconds a collective of a step may last, asked while it does.
+
+        `stepping` is for the caller to set: what is said while a group comes together has the time that forming it has.
+        """
         self.rank = rank
         self.backend = backend
         self.formation: Optional[Formation] = None
-        self.pending = self.agreed_to_leave = False
+        self.pending = self.agreed_to_leave = self.stepping = False
         self.hung = 0
         self._path = path
         self._threshold = threshold
@@ -168,7 +171,8 @@ class Ring:
                     else:
                         self._break()
                     continue
-            if entered is not None and time.monotonic() - entered > self._threshold():
+            limit = self._threshold() if self.stepping else INIT_SECONDS
+            if entered is not None and time.monotonic() - entered > limit:
                 self.hung += 1
                 self._break()
 

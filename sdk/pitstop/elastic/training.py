@@ -142,6 +142,7 @@ class Elastic:
 
     def _part(self) -> None:
         """Leave together: one that ended alone would be missed by another that still has to apply the last step."""
+        self.ring.stepping = False
         while True:
             try:
                 self.ring.sum(torch.ones(1, device=self._device))
@@ -155,6 +156,7 @@ class Elastic:
         mean = 0.0
         while self._step == number:
             try:
+                self.ring.stepping = True
                 self._compute()
                 self._reduce()
                 self._agree()
@@ -226,6 +228,7 @@ class Elastic:
         began = time.monotonic()
         assert self.ring.formation is not None
         above = self.ring.formation.generation
+        self.ring.stepping = False
         while True:
             if self._path is not None:
                 mark(self._path, self.rank, above)
