@@ -54,12 +54,12 @@ TORCHRUN = """
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
-ddp = DistributedDataParallel(model)
+bare, model = model, DistributedDataParallel(model)
 kept = sys.argv[1] + "kept.pt"
 first = 0
 if os.path.exists(kept):
     state = torch.load(kept)
-    model.load_state_dict(state["model"])
+    bare.load_state_dict(state["model"])
     first = state["step"] + 1
 rank, world = dist.get_rank(), dist.get_world_size()
 for step in range(first, 100000):
@@ -69,7 +69,7 @@ for step in range(first, 100000):
     optimizer.zero_grad()
     tell(step)
     if rank == 0:
-        torch.save({"model": model.state_dict(), "step": step}, kept + ".new")
+        torch.save({"model": bare.state_dict(), "step": step}, kept + ".new")
         os.replace(kept + ".new", kept)
     if os.path.exists(sys.argv[1] + "end"):
         os._exit(0)
