@@ -11,9 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cli.main import UsageError
 from recovery.planning.pipeline.model import PipelineError, Routing, Schedule
+
+if TYPE_CHECKING:
+    from recovery.planning.pipeline.throughput import Change
 
 __all__ = ["app"]
 
@@ -39,6 +43,17 @@ def app(args: Sequence[str], prog_name: str) -> None:
     every.add_argument("--json", action="store_true", help="print the period for each number of failures as one JSON document")
     every.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1), help="threads (one a processor, at most 8)")
     every.set_defaults(act=plan_every)
+    over_time = commands.add_parser("simulate", help="throughput over time under failures, by way of going on")
+    over_time.add_argument("--shape", default="GPT-3 Medium", help="a model by name; any other name lists them")
+    over_time.add_argument(
+        "--every", type=float, default=1800.0, metavar="S", help="mean seconds between failures of a worker (1800)"
+    )
+    over_time.add_argument("--hours", type=float, default=6.0, help="how long (6)")
+    over_time.add_argument("--repair-hours", type=float, help="how long a worker is away (for ever)")
+    over_time.add_argument("--changes", metavar="FILE", help="in place of --every: [[second, workers more failed], ...] as JSON")
+    over_time.add_argument("--seed", type=int, default=0)
+    over_time.add_argument("--json", action="store_true", help="print means and steps as one JSON document")
+    over_time.set_defaults(act=simulate_policies, specification="simulate")
     options = parser.parse_args(args)
     try:
         importlib.import_module("numba")
@@ -126,3 +141,43 @@ def plan_every(options: argparse.Namespace) -> None:
         print(
             f"{failures:>6} failures: period {entry.period}, at most {entry.period / entry.bound - 1:.1%} above the best there is"
         )
+
+
+def read_changes(path: str) -> list[Change]:
+    """Raises UsageError."""
+    from recovery.planning.pipeline.throughput import Change
+
+    document = read_document(path)
+    try:
+        if isinstance(document, list):
+            return [Change(float(second), int(workers)) for second, workers in document]
+    except (TypeError, ValueError):
+        pass
+    raise UsageError(f"{path}: [[second, workers more failed], ...] is needed; negative: repaired")
+
+
+def simulate_policies(options: argparse.Namespace) -> None:
+    from recovery.planning.pipeline.throughput import SHAPES, Policy, poisson_failures, simulate
+
+    shape = next((shape for shape in SHAPES if shape.name == options.shape), None)
+    if shape is None:
+        raise UsageError(f"no shape {options.shape!r}; there are {', '.join(shape.name for shape in SHAPES)}")
+    if min(options.every, options.hours) <= 0 or (options.repair_hours is not None and options.repair_hours <= 0):
+        raise UsageError("--every, --hours and --repair-hours are above 0")
+    until = options.hours * 3600
+    if options.changes is not None:
+        changes = read_changes(options.changes)
+    else:
+        repair = None if options.repair_hours is None else options.repair_hours * 3600
+        changes = poisson_failures(options.every, until, repair, options.seed)
+    runs = [simulate(shape, policy, changes, until) for policy in Policy]
+    if options.json:
+        rows = [
+            {"policy": run.policy, "against_1f1b": run.against_1f1b, "against_own": run.against_own, "steps": run.steps}
+            for run in runs
+        ]
+        print(json.dumps({"shape": shape.name, "failures": sum(max(0, change.workers) for change in changes), "policies": rows}))
+        return
+    print(f"{shape.name}, {shape.replicas} x {shape.stages}: mean throughput over {options.hours:g} h, without failures 1")
+    for run in runs:
+        print(f"{run.policy:<14} {run.against_1f1b:.3f} of plain 1F1B, {run.against_own:.3f} of its own")

@@ -49,6 +49,7 @@ from service.dashboard import (
     pages,
     plan_pages,
     report_pages,
+    schedule_pages,
 )
 from service.dashboard.rendering import STATIC, plotly_script
 from service.diagnoses import Diagnoses
@@ -218,6 +219,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         operation_pages,
         plan_pages,
         report_pages,
+        schedule_pages,
     )
     for room in rooms:
         app.include_router(room.router)

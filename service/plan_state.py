@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from recovery.decision import Action, Mode
 from recovery.planning.cluster import DAY, ClusterState, TaskState
-from recovery.planning.document import layout_of, model_of
+from recovery.planning.document import layout_of, model_of, pipeline_of
 from recovery.planning.layouts import Hardware, Layout, Transformer
 from recovery.planning.placement import Site
 from recovery.planning.tasks import ClusterRates, PlanError
@@ -163,6 +163,7 @@ def _task(
         replica if at_present is None else at_present.replica_nodes(hardware),
         held,
         waiting=not present,
+        pipeline=None if layout.get("pipeline_schedule") is None else pipeline_of(layout["pipeline_schedule"], job.name),
     )
 
 

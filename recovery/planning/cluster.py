@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from recovery.planning.pipeline.cost import PipelineProfile
 from recovery.planning.placement import Site
 from recovery.planning.planner import Allocation, Event, EventKind, PlanTable, allocate, plan_table
 from recovery.planning.tasks import ClusterRates, PlanError, Task
@@ -32,7 +33,7 @@ class TaskState:
 
     `transition_seconds`: what re-forming it costs; `restart_seconds`: what starting it elsewhere from a stored checkpoint costs.
     `replica_nodes`: nodes of one data-parallel replica. `held`: why it may not be moved, None where it may. `hit`: a node of it
-    is lost.
+    is lost. `pipeline`: how its pipelines are, where they can be adapted.
     """
 
     name: str
@@ -46,6 +47,7 @@ class TaskState:
     held: str | None = None
     hit: bool = False
     waiting: bool = False
+    pipeline: PipelineProfile | None = None
 
     def worth(self, units: int) -> float:
         """F(t,x)."""

@@ -9,12 +9,14 @@ from typing import Any
 from recovery.planning.alternatives import Alternative
 from recovery.planning.cluster import DAY, ClusterState, TaskState
 from recovery.planning.layouts import Hardware, Layout, Transformer
+from recovery.planning.pipeline.cost import PipelineProfile, parse_profile
+from recovery.planning.pipeline.model import PipelineError
 from recovery.planning.placement import Site
 from recovery.planning.proposal import Proposal
 from recovery.planning.tasks import ClusterRates, PlanError
 from recovery.planning.throughput import Point, Sizes, Throughput, throughput
 
-__all__ = ["expand", "layout_of", "model_of", "parse_state", "proposal_document"]
+__all__ = ["expand", "layout_of", "model_of", "parse_state", "pipeline_of", "proposal_document"]
 
 TASK_KEYS = {
     "name",
@@ -28,6 +30,7 @@ TASK_KEYS = {
     "replica_nodes",
     "held",
     "waiting",
+    "pipeline_schedule",
     "throughput",
     "step_seconds",
     "flops_per_step",
@@ -120,7 +123,16 @@ def _task(entry: object, hardware: Hardware, nodes_in_all: int) -> TaskState:
         _count({"replica_nodes": usual, **fields}, "replica_nodes", where, 1),
         None if not fields.get("held") else str(fields["held"]),
         waiting=bool(fields.get("waiting", False)),
+        pipeline=None if fields.get("pipeline_schedule") is None else pipeline_of(fields["pipeline_schedule"], where),
     )
+
+
+def pipeline_of(document: object, where: str) -> PipelineProfile:
+    """Raises PlanError."""
+    try:
+        return parse_profile(document)
+    except PipelineError as problem:
+        raise PlanError(f"{where}: {problem}") from None
 
 
 def _curve(fields: Mapping[str, Any], where: str, sizes: Sizes, up_to: int, hardware: Hardware) -> Throughput:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from recovery.planning.adapting import adapter_of
 from recovery.planning.alternatives import Adapter, Alternative, AlternativeKind, priced_alternatives
 from recovery.planning.cluster import ClusterState, Trigger, allocation_after, happen
 from recovery.planning.placement import Placement, place
@@ -78,7 +79,7 @@ def propose(
         after = happen(after, trigger)
     allocation, from_table = allocation_after(state, triggers, table)
     horizon = running_seconds(after.units, after.rates)
-    alternatives = priced_alternatives(after, allocation.units, _says(after, allocation), adapter)
+    alternatives = priced_alternatives(after, allocation.units, _says(after, allocation), adapter or adapter_of(after, horizon))
     chosen = next((item for item in alternatives if item.against is None), None)
     if chosen is None:
         raise PlanError("nothing can be done: " + "; ".join(f"{item.kind}: {item.against}" for item in alternatives))

@@ -61,3 +61,18 @@ def test_a_wrong_specification_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         plan_document(tmp_path, SPECIFICATION | changes, capsys)
+
+
+def test_simulate_compares_ways_to_go_on_over_the_same_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = tmp_path / "changes.json"
+    changes.write_text("[[600, 1], [1200, 1], [1800, -2]]")
+    app(["simulate", "--changes", str(changes), "--hours", "1", "--json"], "pitstop pipeline")
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["failures"] == 2
+    rates = {row["policy"]: row["against_own"] for row in answer["policies"]}
+    assert 0.5 < rates["bamboo"] < 1 and 0.9 < rates["adapt"] < 1
+    changes.write_text("[3]")
+    with pytest.raises(UsageError, match="is needed"):
+        app(["simulate", "--changes", str(changes)], "pitstop pipeline")
+    with pytest.raises(UsageError, match=r"GPT-3 145\.6B"):
+        app(["simulate", "--shape", "?"], "pitstop pipeline")

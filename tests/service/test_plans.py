@@ -203,3 +203,16 @@ def test_the_page_shows_plan_alternatives_and_what_if(cluster: Cluster) -> None:
     for said in ("If node n2 lost", "take from other", "chosen", 'data-node="n3"', "small &rarr; gpt"):
         assert said in page, said
     assert "no usable node" in cluster.client.get("/plan", params={"what_if": ["node n9 lost"]}, headers=cluster.admin).text
+
+
+def test_the_schedule_of_a_job_that_adapts_its_pipeline_is_drawn(cluster: Cluster) -> None:
+    cluster.lease("n1", "n2")
+    sizes = {"replicas": 2, "stages": 2, "microbatches": 4, "unit_seconds": 0.1, "workers_per_node": 2}
+    cluster.start("gpt", "n1", "n2", min_ranks=2, layout={"flops_per_step": 4e12, "pipeline_schedule": sizes})
+    asked = {"what_if": ["node n2 lost"]}
+    page = cluster.client.get("/plan", params=asked, headers=cluster.admin).text
+    assert "adapt pipeline" in page and "/plan/schedule.svg?what_if=node%20n2%20lost" in page
+    drawn = cluster.client.get("/plan/schedule.svg", params=asked, headers=cluster.admin)
+    assert drawn.headers["content-type"] == "image/svg+xml"
+    assert "F of micro-batch 7" in drawn.text
+    assert cluster.client.get("/plan/schedule.svg", headers=cluster.admin).status_code == 404

@@ -1,23 +1,22 @@
 """What it costs a job to go on without its lost workers by adapting its pipelines: the period it then has, and the time to it.
 
-Pure: a pipeline and its failures in, a price with its reason out. `pipeline_adapter` hands it to the planner, which prices
-spares, shrinking, taking from another job and waiting beside it (`recovery/planning/alternatives`).
+Pure: a pipeline and its failures in, a price with its reason out. The planner prices spares, shrinking, taking from another job
+and waiting beside it (`recovery/planning/alternatives`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from recovery.planning.alternatives import Adapted, Adapter
-from recovery.planning.cluster import TaskState
 from recovery.planning.pipeline.bounds import Bounds, workers_of
 from recovery.planning.pipeline.model import PipelineError, Problem, Worker
 from recovery.planning.pipeline.planner import moves_to
 from recovery.planning.pipeline.search import Sweeper, justify, list_schedules
+from recovery.planning.pipeline.specification import parse_specification
 
-__all__ = ["Adaptation", "PipelineProfile", "Transition", "adapt", "period_with", "pipeline_adapter"]
+__all__ = ["Adaptation", "PipelineProfile", "Transition", "adapt", "parse_profile", "period_with", "quick_period"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,31 +93,47 @@ def adapt(
 
 @dataclass(frozen=True, slots=True)
 class PipelineProfile:
-    """A job's pipeline for pricing. `nodes`: the workers that each of its nodes holds; `sharded`: optimizer state or parameters
-    are split over the replicas (ZeRO), so that no peer has what a lost worker had."""
+    """A job's pipeline for pricing. `workers_per_node`: pipeline workers that a node holds, dealt out replica by replica in the
+    order of the job's nodes. `sharded`: optimizer state or parameters are split over the replicas (ZeRO), so that no peer
+    has what a lost worker had.
+    """
 
     problem: Problem
     unit_seconds: float
-    transition: Transition
-    nodes: Mapping[str, tuple[Worker, ...]]
+    transition: Transition = Transition()
+    workers_per_node: int = 1
     sharded: bool = False
 
+    def workers_of(self, node: int) -> frozenset[Worker]:
+        """The workers on the job's `node`-th node."""
+        every = self.problem.replicas * self.problem.stages
+        first = node * self.workers_per_node
+        return frozenset(divmod(index, self.problem.stages) for index in range(first, min(every, first + self.workers_per_node)))
 
-def pipeline_adapter(profiles: Mapping[str, PipelineProfile], usable: Callable[[str], bool], horizon_seconds: float) -> Adapter:
-    """How the planner asks: FLOP/s and transition of a task without the nodes that are not `usable`; None where it cannot be."""
-
-    def adapter(task: TaskState, lost: int) -> Adapted | None:
-        profile = profiles.get(task.name)
-        if profile is None or profile.sharded or len(task.nodes) >= len(task.throughput):
+    def without(self, nodes: Iterable[int], horizon_seconds: float) -> Adaptation | None:
+        """Going on without these nodes; None where no living peer has the parameters of some stage, or none may."""
+        if self.sharded:
             return None
-        failed = {worker for node in task.nodes if not usable(node) for worker in profile.nodes.get(node, ())}
-        if not failed:
-            return None
+        failed = self.problem.failed.union(*(self.workers_of(node) for node in nodes))
         try:
-            problem = replace(profile.problem, failed=frozenset(profile.problem.failed | failed))
-            priced = adapt(problem, profile.unit_seconds, profile.transition, horizon_seconds)
+            return adapt(replace(self.problem, failed=failed), self.unit_seconds, self.transition, horizon_seconds)
         except PipelineError:
             return None
-        return Adapted(task.throughput[len(task.nodes)] / priced.period_ratio, priced.transition_seconds)
 
-    return adapter
+
+def parse_profile(document: object) -> PipelineProfile:
+    """A specification as `pitstop pipeline plan` takes it, with unit_seconds, and optionally stage_bytes, bytes_per_second,
+    regroup_seconds, workers_per_node and sharded. Raises PipelineError."""
+    if not isinstance(document, Mapping):
+        raise PipelineError("pipeline: an object with replicas, stages, microbatches, durations and unit_seconds is needed")
+    usual = Transition()
+    rest = dict(document)
+    try:
+        unit = float(rest.pop("unit_seconds"))
+        numbers = {name: float(rest.pop(name, getattr(usual, name))) for name in Transition.__dataclass_fields__}
+        held, sharded = int(rest.pop("workers_per_node", 1)), bool(rest.pop("sharded", False))
+    except (KeyError, TypeError, ValueError) as error:
+        raise PipelineError(f"pipeline: a number is needed: {error}") from None
+    if unit <= 0 or held < 1 or min(numbers.values()) < 0 or numbers["bytes_per_second"] <= 0:
+        raise PipelineError("pipeline: unit_seconds, bytes_per_second and workers_per_node are above 0, the rest not below")
+    return PipelineProfile(parse_specification(rest).problem, unit, Transition(**numbers), held, sharded)

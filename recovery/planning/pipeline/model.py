@@ -15,10 +15,11 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Durations", "Ints", "Mode", "PipelineError", "Problem", "Routing", "Schedule", "Worker", "route"]
+__all__ = ["Durations", "Ints", "Mode", "PipelineError", "Problem", "Routing", "Schedule", "Shorts", "Worker", "route"]
 
 Worker = tuple[int, int]
 Ints = NDArray[np.int64]
+Shorts = NDArray[np.int32]
 
 # The sweep keeps one bucket a unit of time that an operation can last.
 LONGEST = 1_000_000

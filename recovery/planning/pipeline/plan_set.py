@@ -19,18 +19,18 @@ from pathlib import Path
 import numpy as np
 
 from recovery.planning.pipeline.bounds import Bounds, one_f_one_b, workers_of
-from recovery.planning.pipeline.model import PipelineError, Problem, Schedule, route
+from recovery.planning.pipeline.model import PipelineError, Problem, Schedule, Shorts, route
 from recovery.planning.pipeline.planner import checked
 from recovery.planning.pipeline.search import Sweeper, justify, list_schedules
 from recovery.planning.pipeline.specification import document_of, parse_specification
-from recovery.planning.pipeline.sweep import Shorts
 
 __all__ = ["Entry", "PlanSet", "compute_plan_set", "load_plan_set", "save_plan_set"]
 
 # Limits above the bound within which stages are filled evenly; and how near two periods need no plan between them.
 LIMITS = (1.0, 1.015, 1.03)
 NEAR = 1.005
-JUSTIFY_TWO = 100_000
+# From this many (micro-batch, stage) on a plan costs a second: fewer are made, and only the best candidate is justified.
+LARGE = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,10 @@ class PlanSet:
         return self.schedules[self.entries[failures].plan]
 
 
+def is_large(problem: Problem) -> bool:
+    return problem.total * problem.stages >= LARGE
+
+
 def best_spread(problem: Problem, bounds: Bounds, failures: int) -> Schedule:
     """The best schedule over several ways to spread `failures` over the stages; checked."""
     least = bounds.least(failures)
@@ -71,8 +75,7 @@ def best_spread(problem: Problem, bounds: Bounds, failures: int) -> Schedule:
     found.sort(key=lambda item: item[:2])
     goal = -(-least // problem.unit)
     best: Schedule | None = None
-    # Justifying takes six sweeps; of large pipelines only the best candidate is worth them.
-    worth = 2 if problem.total * problem.stages < JUSTIFY_TWO else 1
+    worth = 1 if is_large(problem) else 2
     for period, _, sweeper, starts in found[:worth]:
         shorter = sweeper.schedule(justify(sweeper, starts, goal) if period > goal else starts)
         if best is None or shorter.period < best.period:
@@ -94,6 +97,7 @@ def compute_plan_set(
     least = [bounds.least(failures) for failures in range(most + 1)]
     schedules: dict[int, Schedule] = {}
     settled = 0
+    near = 1 + (NEAR - 1) * (2 if is_large(problem) else 1)
     with ThreadPoolExecutor(workers) as pool:
         running: dict[Future[Schedule], int] = {}
         asked: set[int] = set()
@@ -114,7 +118,7 @@ def compute_plan_set(
                 if low not in schedules or high not in schedules:
                     continue
                 value = schedules[high].period
-                if high - low > 1 and value > NEAR * schedules[low].period and value > least[low + 1]:
+                if high - low > 1 and value > near * schedules[low].period and value > least[low + 1]:
                     ask((low + high) // 2)
                 else:
                     settled += high - low

@@ -9,13 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 
-from recovery.planning.pipeline.model import Ints, Mode, Problem, Schedule, route
-from recovery.planning.pipeline.sweep import Shorts, queues, sweep, windows
+from recovery.planning.pipeline.model import Ints, Mode, Problem, Schedule, Shorts, route
 
 __all__ = ["Sweeper", "justify", "list_schedules", "perturb"]
+
+
+def _compiled() -> ModuleType:
+    """Loaded when the first schedule is made: importing numba takes longer than most plans."""
+    return import_module("recovery.planning.pipeline.sweep")
+
 
 NOTHING = np.empty(0, dtype=np.int64)
 
@@ -32,7 +39,7 @@ class Sweeper:
 
     @cached_property
     def queues(self) -> tuple[Ints, Ints]:
-        offsets, flat = queues(self.routing, self.problem.replicas)
+        offsets, flat = _compiled().queues(self.routing, self.problem.replicas)
         return offsets, flat
 
     @cached_property
@@ -66,7 +73,9 @@ class Sweeper:
         starts = np.empty((len(self.lengths), self.problem.stages, self.problem.total), dtype=np.int32)
         offsets, flat = self.queues
         keys = key.reshape(-1)
-        done = sweep(self.homes, offsets, flat, self.lengths, self.hop, self.problem.cap, keys, begin, ahead, reverse, starts)
+        done = _compiled().sweep(
+            self.homes, offsets, flat, self.lengths, self.hop, self.problem.cap, keys, begin, ahead, reverse, starts
+        )
         return starts if done else None
 
     def by_rule(self, ahead: Sequence[int]) -> Shorts | None:
@@ -88,7 +97,7 @@ class Sweeper:
 
     def period(self, starts: Shorts) -> int:
         """In units of the problem's greatest common divisor."""
-        begins, ends = windows(starts, int(self.lengths[-1]))
+        begins, ends = _compiled().windows(starts, int(self.lengths[-1]))
         if self.problem.mode is Mode.STAGGERED:
             return int((ends - begins).max())
         return int(ends.max() - begins.min())

@@ -10,12 +10,11 @@ from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["Shorts", "queues", "sweep", "windows"]
+from recovery.planning.pipeline.model import Ints, Shorts
 
-Ints = NDArray[np.int64]
-Shorts = NDArray[np.int32]
+__all__ = ["queues", "sweep", "windows"]
+
 Whole = int | np.integer[Any]
 
 

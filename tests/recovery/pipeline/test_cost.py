@@ -2,8 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from recovery.planning.cluster import TaskState
-from recovery.planning.pipeline.cost import PipelineProfile, Transition, adapt, pipeline_adapter
+from recovery.planning.alternatives import AlternativeKind
+from recovery.planning.cluster import parse_trigger
+from recovery.planning.document import parse_state
+from recovery.planning.pipeline.cost import Transition, adapt, parse_profile
 from recovery.planning.pipeline.model import Mode, PipelineError, Problem
 from recovery.planning.pipeline.throughput import (
     SHAPES,
@@ -15,6 +17,7 @@ from recovery.planning.pipeline.throughput import (
     rate,
     simulate,
 )
+from recovery.planning.proposal import propose
 
 PROBLEM = Problem(4, 4, 8, activation_cap=6, failed=frozenset({(1, 2)}))
 
@@ -38,20 +41,48 @@ def test_workers_are_moved_only_where_the_copies_pay_off() -> None:
         adapt(replace(PROBLEM, failed=frozenset((replica, 1) for replica in range(4))), 0.1, cheap, 3600)
 
 
-def test_the_planner_is_told_flops_and_seconds_and_nothing_where_the_pipeline_cannot_be_adapted() -> None:
-    nodes = {f"n{replica}": tuple((replica, stage) for stage in range(4)) for replica in range(4)}
-    task = TaskState("gpt", throughput=(0.0, 1.0, 2.0, 3.0, 4.0), nodes=tuple(nodes))
-    profile = PipelineProfile(replace(PROBLEM, failed=frozenset()), 0.1, Transition(), nodes)
-    lost = {"n1"}
-    adapted = pipeline_adapter({"gpt": profile}, lambda node: node not in lost, 86_400)(task, 1)
-    assert adapted is not None
+STATE = {
+    "nodes": [{"names": "n[1-4]"}],
+    "tasks": [
+        {
+            "name": "gpt",
+            "nodes": "n[1-4]",
+            "step_seconds": {4: 10.0},
+            "flops_per_step": 1e18,
+            "minimum": 4,
+            "pipeline_schedule": {
+                "replicas": 4,
+                "stages": 4,
+                "microbatches": 8,
+                "durations": {"F": 1, "B": 1, "W": 1, "hop": 0},
+                "activation_cap": 6,
+                "unit_seconds": 0.3,
+                "workers_per_node": 4,
+            },
+        }
+    ],
+}
+
+
+def test_the_planner_prices_adapting_the_pipeline_beside_the_other_ways() -> None:
+    proposal = propose(parse_state(STATE), [parse_trigger("node n2 lost")])
+    adapted = next(item for item in proposal.alternatives if item.kind is AlternativeKind.ADAPT_PIPELINE)
     # A whole replica is gone, so that three quarters of the workers do all of the batch.
-    assert 2.5 < adapted.throughput <= 3.2
-    assert adapted.transition_seconds > 0
-    for profiles in ({}, {"gpt": replace(profile, sharded=True)}):
-        assert pipeline_adapter(profiles, lambda node: node not in lost, 86_400)(task, 1) is None
-    lost.update(nodes)
-    assert pipeline_adapter({"gpt": profile}, lambda node: node not in lost, 86_400)(task, 4) is None
+    at_work = max(segment.waf for segment in adapted.segments[:2])
+    assert 0.6e17 < at_work <= 0.8e17
+    assert adapted.targets == {"gpt": 3}
+    assert 10 <= adapted.segments[0].seconds < 60
+    assert proposal.chosen is adapted
+
+
+def test_sharded_states_and_stages_without_a_worker_cannot_be_adapted() -> None:
+    profile = parse_profile(STATE["tasks"][0]["pipeline_schedule"])  # type: ignore[index]
+    assert profile.workers_of(1) == {(1, stage) for stage in range(4)}
+    assert profile.without([1], 86_400) is not None
+    assert profile.without(range(4), 86_400) is None
+    assert replace(profile, sharded=True).without([1], 86_400) is None
+    with pytest.raises(PipelineError, match="unit_seconds"):
+        parse_profile({"replicas": 4})
 
 
 def test_throughput_over_time_counts_pauses_and_repairs() -> None:
