@@ -130,7 +130,9 @@ def priced_alternatives(
     if not hit:
         found.append(_made(pricing, AlternativeKind.STAY, "everything stays as it is", present))
     for task in hit:
-        found += _of_hit(pricing, task, present, adapter)
+        # Where several were hit, what is done about one of them leaves the others waiting; the plan alone minds all.
+        waiting = {other.name: 0 for other in hit if other is not task}
+        found += _of_hit(pricing, task, present | waiting, adapter)
     order = list(AlternativeKind)
     return tuple(sorted(found, key=lambda item: (item.against is not None, -item.accumulated, order.index(item.kind))))
 

@@ -71,6 +71,14 @@ def test_waf_over_time_of_each_alternative_is_what_one_computes_by_hand() -> Non
     assert sum(segment.seconds for segment in shrink.segments) == pytest.approx(100 * HOUR)
 
 
+def test_where_two_jobs_were_hit_what_helps_one_leaves_the_other_waiting() -> None:
+    state = cluster(linear("a", names(1, 4)), linear("b", names(5, 8)), nodes=8, repair_hours=1_000.0)
+    found = propose(state, [parse_trigger("node n01 lost"), parse_trigger("node n05 lost")])
+    shrinks = [item for item in found.alternatives if item.kind is AlternativeKind.SHRINK]
+    assert {item.segments[-1].waf for item in shrinks} == {3.0}
+    assert sum(found.chosen.targets.values()) == 6 and found.chosen.segments[-1].waf == 6.0
+
+
 def test_the_planner_takes_a_node_from_the_job_that_is_worth_least_and_says_why() -> None:
     rich = replace(linear("rich", names(1, 4)), throughput=(0.0, 0.0, 0.0, 0.0, 40.0))
     poor = linear("poor", names(5, 8), weight=0.5)

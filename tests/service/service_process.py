@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 
 def free_port() -> int:

@@ -14,7 +14,7 @@ from service.app import create_app
 from service.ingest.matching import MatcherPool
 from service.settings import Settings
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 @dataclass
@@ -145,6 +145,8 @@ def test_a_node_that_comes_is_a_reason_to_propose_and_an_approved_plan_is_carrie
         "recovery": None,
         "hit": False,
     }
+    page = cluster.client.get("/plan", headers=cluster.admin).text
+    assert f"Approve plan {plan['id']}" in page and "gpt: n1, n2, n3" in page
     approved = cluster.call("POST", f"plans/{plan['id']}/approve", json={"comment": "go"})
     assert approved["state"] == "acting" and approved["decided_by"] == "admin"
     cluster.call("POST", f"plans/{plan['id']}/approve", 409)
