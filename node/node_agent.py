@@ -13,6 +13,7 @@ from typing import Any
 
 from detectors.kernel_log import KernelLog
 from node.care_states import Command
+from node.collectors import Collectors, machine_collector
 from node.folding import fold
 from node.job_state import JobFolder
 from node.link import BEAT_SECONDS, HOPELESS, IDLE_SECONDS, POLL_SECONDS, RETRY_SECONDS, Identity, parse_command
@@ -24,6 +25,8 @@ from node.tail import Position
 __all__ = ["NodeAgent", "hold_node_folder"]
 
 KERNEL_LOG = "/dev/kmsg"
+# The path under which what the collectors found is kept.
+COLLECTED = "collectors"
 
 
 def hold_node_folder(data_directory: Path) -> JobFolder:
@@ -62,6 +65,7 @@ class NodeAgent:
         for loop in (self._poll, self._ship, *([self._probe] if self._probes else [])):
             threading.Thread(target=loop, args=(self._new_client(),), daemon=True).start()
         kernel_log = self._open_kernel_log()
+        collectors = Collectors([machine_collector()])
         client = self._new_client()
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -72,6 +76,7 @@ class NodeAgent:
             self._try("lease", lambda lease=lease: client.renew_lease(self._identity.node, lease))  # type: ignore[misc]
             if kernel_log is not None and not self._spool.full:
                 self._read(kernel_log)
+            self._tell(collectors.look())
             self._stopping.wait(max(0.0, BEAT_SECONDS - (time.monotonic() - began)))
         if self._probes is not None:
             self._probes.close()
@@ -111,6 +116,20 @@ class NodeAgent:
             records.append(json.dumps({**record, "time": times.get(number, booted + last.seconds), "line": text}))
         try:
             self._spool.add(records, {self._source: Position(last.sequence, last.sequence)})
+        except OSError as problem:
+            self._say(f"the spool cannot be written: {problem}")
+
+    def _tell(self, found: list[tuple[str, str]]) -> None:
+        """Keep what collectors found among the lines that this node vouches for."""
+        if not found:
+            return
+        records = []
+        position = self._spool.positions.get(COLLECTED, Position())
+        for number, (name, text) in enumerate(found, position.number + 1):
+            record = {"node": self._identity.node, "trust": "node", "path": COLLECTED, "number": number}
+            records.append(json.dumps({**record, "time": time.time(), "line": f"pitstop node: {name}: {text}"}))
+        try:
+            self._spool.add(records, {COLLECTED: Position(0, position.number + len(found))})
         except OSError as problem:
             self._say(f"the spool cannot be written: {problem}")
 

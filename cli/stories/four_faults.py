@@ -184,10 +184,10 @@ def lasting_bug(stage: Stage, say: Callable[[str], None]) -> FaultReport:
     launcher = stage.start(
         job, "run", "--job", job, "--ranks", "2", "--", *training(stage, job, "--bad-record-at", str(bad_step))
     )
-    processes = stage.wait_for("the ranks to start", lambda: processes_of(stage, job), 60)
-    incident = stage.wait_for("an incident", lambda: stage.incident_of(job), 60)
-    stage.wait_for("the decision to stop to be verified", lambda: settled(stage, job), 60)
-    status = launcher.wait(timeout=60)
+    processes = stage.wait_for("the ranks to start", lambda: processes_of(stage, job), 180)
+    incident = stage.wait_for("an incident", lambda: stage.incident_of(job), 180)
+    stage.wait_for("the decision to stop to be verified", lambda: settled(stage, job), 180)
+    status = launcher.wait(timeout=180)
     incident = stage.incident_of(job) or incident
     noticed = first_exit(incident)["time"] - first_exit(incident)["raised_at"]
     print_incident(incident, say)
