@@ -1,8 +1,8 @@
 """The state of a machine, as its kernel shows it in /proc and /sys: memory, file systems, links, memory errors, throttling.
 
 Reading (`read_machine`) is apart from judging (`judge_machine`), which compares two readings: counters count since boot, and
-only what was added between two looks says anything. Sources: Documentation/ABI/stable/sysfs-class-infiniband, testing/sysfs-class-net,
-testing/sysfs-devices-edac, and Documentation/filesystems/proc.rst of the Linux kernel.
+only what was added between two looks says anything. Sources: the Linux kernel's Documentation/ABI/stable/sysfs-class-infiniband,
+testing/sysfs-class-net, testing/sysfs-devices-edac, and Documentation/filesystems/proc.rst.
 """
 
 from __future__ import annotations
