@@ -30,5 +30,5 @@ def test_a_training_that_bad_batches_ruined_ends_as_one_that_never_saw_them(stag
     (skipped,) = found["skip"]
     assert skipped[0] == spike_training.BAD.start - 1 and skipped[1] > spike_training.BAD.start
     sampler = Sampler(spike_training.SAMPLES, spike_training.BATCH, seed=4, skip=found["skip"])
-    expected = spike_training.train(sampler, 80)
+    expected = spike_training.train(sampler)
     assert found["parameters"] == expected["parameters"] and found["loss"] == expected["loss"] < 1.0

@@ -15,7 +15,7 @@ import pytest
 from tests.node.peer import ROOT, Peer, Runs, wait_for
 from tests.sdk.elastic.ranks import ledger
 
-pytestmark = pytest.mark.acceptance
+pytestmark = pytest.mark.timeout(300)
 STEPS = 60
 
 TRAIN = f"""
@@ -45,7 +45,13 @@ def beats(peer: Peer, generation: int = 0) -> int:
     return max(steps, default=0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.acceptance),
+        pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.soak),
+    ],
+)
 def test_a_lost_rank_costs_the_others_neither_their_process_nor_a_step(
     runs: Runs, peer: Peer, script: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

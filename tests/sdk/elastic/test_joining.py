@@ -39,7 +39,7 @@ def test_a_rank_that_joins_takes_its_state_from_a_living_peer_and_no_step_is_don
     assert len(found[1]["moments"]) < STEPS, "it did not begin anew"
 
 
-@pytest.mark.acceptance
+@pytest.mark.soak
 def test_replicas_that_differ_go_back_to_a_checkpoint(former: Former, tmp_path: Path) -> None:
     former.world = 3
     checkpoints = str(tmp_path / "checkpoints")

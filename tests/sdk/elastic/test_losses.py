@@ -40,11 +40,19 @@ def faultless(folder: Path, seed: int, **options: Any) -> list[float]:
     return found[0]["body"]
 
 
-@pytest.mark.acceptance
+# Those that tell the most come with every change, the others with the soak.
+ALWAYS, SOAK = pytest.mark.acceptance, pytest.mark.soak
+
+
 @pytest.mark.parametrize(
     ("where", "number"),
-    [("forward", 1), ("bucket", 0), ("bucket", 2), ("reduced", 0), ("agreed", 0)],
-    ids=lambda value: str(value),
+    [
+        pytest.param("forward", 1, marks=ALWAYS),
+        pytest.param("bucket", 2, marks=ALWAYS),
+        pytest.param("agreed", 0, marks=ALWAYS),
+        pytest.param("bucket", 0, marks=SOAK),
+        pytest.param("reduced", 0, marks=SOAK),
+    ],
 )
 def test_a_rank_killed_inside_a_step_costs_no_sample_and_no_step(former: Former, where: str, number: int) -> None:
     former.start(STEPS, 5, {1: (4, where, number)})
@@ -63,7 +71,7 @@ def test_what_is_left_of_a_step_is_shared_out_and_the_sum_is_the_same(former: Fo
     assert max(abs(one - two) for one, two in zip(found[0]["body"], expected, strict=True)) < 1e-9
 
 
-@pytest.mark.acceptance
+@pytest.mark.soak
 def test_two_losses_one_after_the_other_leave_one_rank_that_finishes(former: Former) -> None:
     former.start(STEPS, 7, {0: (2, "bucket", 1), 2: (4, "reduced", 0)})
     found = former.watch()
