@@ -11,12 +11,12 @@ import torch
 
 import pitstop
 
-SAMPLES, BATCH, BAD = 3200, 16, range(60, 65)
+SAMPLES, BATCH, BAD = 32_000, 16, range(60, 62)
 # After the batches that are skipped it goes on for this many.
 AFTER = 30
 
 
-def train(sampler: pitstop.Sampler, keeper: pitstop.Checkpointer | None = None, pause: float = 0.0) -> dict[str, object]:
+def train(sampler: pitstop.Sampler, checkpoints: str | None = None, pause: float = 0.0) -> dict[str, object]:
     """Train until some batches were skipped and AFTER more are done. What is left in the end, for anybody to compare."""
     torch.manual_seed(1)
     inputs = torch.randn(SAMPLES, 16, dtype=torch.float64)
@@ -26,8 +26,9 @@ def train(sampler: pitstop.Sampler, keeper: pitstop.Checkpointer | None = None, 
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     monitor = pitstop.init()
-    if keeper is None and len(sys.argv) > 2:
-        keeper = pitstop.Checkpointer(sys.argv[1], model=model, optimizer=optimizer, sampler=sampler, keep=10_000)
+    keeper = None
+    if checkpoints is not None:
+        keeper = pitstop.Checkpointer(checkpoints, model=model, optimizer=optimizer, sampler=sampler, keep=10_000)
         print("from", keeper.restore().step, flush=True)
     loss = torch.zeros(())
     for number, ids in sampler:
@@ -49,7 +50,7 @@ def train(sampler: pitstop.Sampler, keeper: pitstop.Checkpointer | None = None, 
 
 
 def main() -> None:
-    found = train(pitstop.Sampler(SAMPLES, BATCH, seed=4), pause=0.1)
+    found = train(pitstop.Sampler(SAMPLES, BATCH, seed=4), sys.argv[1], pause=0.1)
     Path(sys.argv[2]).write_text(json.dumps(found))
 
 

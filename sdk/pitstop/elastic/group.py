@@ -64,7 +64,7 @@ class Ring:
         self.backend = backend
         self.formation: Optional[Formation] = None
         self.pending = self.agreed_to_leave = self.stepping = False
-        self.hung = 0
+        self._limit: Optional[float] = None
         self._path = path
         self._threshold = threshold
         self._sockets: List[int] = []
@@ -109,6 +109,7 @@ class Ring:
         with self._lock:
             self._sockets = [number for number in opened if leads_to(number) not in (None, formation.port)]
             self.formation, self._broken, self.pending, self.agreed_to_leave = formation, False, False, False
+            self._limit = None
 
     def leave(self) -> None:
         with self._lock:
@@ -126,11 +127,14 @@ class Ring:
         """Around collectives: whatever keeps them from their end becomes Lost."""
         if self._broken:
             raise Lost("a new generation began")
-        self._entered = time.monotonic()
+        self._entered = entered = time.monotonic()
         try:
             yield
         except (RuntimeError, ValueError) as problem:
-            raise Lost(str(problem).split("\n")[0]) from None
+            why = str(problem).split("\n")[0]
+            if self._limit is not None:
+                why = "its peers did not come for %.3f s (limit %.3f s)" % (time.monotonic() - entered, self._limit)
+            raise Lost(why) from None
         finally:
             self._entered = None
 
@@ -173,7 +177,7 @@ class Ring:
                     continue
             limit = self._threshold() if self.stepping else INIT_SECONDS
             if entered is not None and time.monotonic() - entered > limit:
-                self.hung += 1
+                self._limit = limit
                 self._break()
 
     def _break(self) -> None:
