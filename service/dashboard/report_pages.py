@@ -130,7 +130,7 @@ def chart_of_ratios(days: Sequence[DayRow]) -> dict[str, Any]:
         }
         for name, values in series
     ]
-    return {"traces": traces, "unit": "per cent"}
+    return {"traces": traces, "unit": "per cent", "from": "anywhere"}
 
 
 def action_rows(session: Session, since: float) -> list[dict[str, Any]]:
