@@ -258,9 +258,8 @@ def cluster_sizes(parameters: Parameters, tick: Tick) -> list[str]:
     rows: list[list[str]] = []
     lines: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for nodes in SIZES:
-        told = [
-            stories(partial(one_large_task, nodes=nodes), names, parameters.with_(cluster__spares=0), seed) for seed in range(3)
-        ]
+        make, chosen = partial(one_large_task, nodes=nodes), with_spares(parameters, nodes)
+        told = [stories(make, names, chosen, seed) for seed in range(3)]
         row = [f"{nodes * 8:,}"]
         for name in names:
             policy = POLICIES[name](parameters.with_(transition__restart_growth=growth), nodes * 8)

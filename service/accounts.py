@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from recovery.accounts import Generation, JobAccount, JobRecord, Outcome, Report, account, days_of
@@ -40,9 +40,9 @@ class Accounts:
 
     def work(self) -> None:
         """Draw up the accounts of jobs that something was heard of, those that have waited longest first."""
+        now, begun = self.clock(), self.elapsed()
         with self.store.reading() as session:
             heard = last_heard(session)
-        begun = self.elapsed()
         due = [job for job, moment in heard.items() if moment > self._drawn_up.get(job, -1.0)]
         for job in sorted(due, key=lambda name: (self._drawn_up.get(name, -1.0), name)):
             if self.elapsed() - begun > ROUND_SECONDS:
@@ -52,7 +52,7 @@ class Accounts:
                 lives = accounts_of(session, job, self.clock())
                 if lives:
                     keep(session, job, lives)
-            self._drawn_up[job] = heard[job]
+            self._drawn_up[job] = min(heard[job], now)
 
     def report(self) -> dict[str, int]:
         """For /readyz: how many jobs have an account."""
@@ -64,12 +64,12 @@ def last_heard(session: Session) -> dict[str, float]:
     heard: dict[str, float] = {}
     for name, *moments in session.execute(select(Job.name, Job.updated_at, Job.heartbeat_at, Job.ended_at)):
         heard[name] = max(moment for moment in moments if moment is not None)
-    for name, moment, still in session.execute(
-        select(RecoveryRow.job, func.max(RecoveryRow.updated_at), func.min(RecoveryRow.over)).group_by(RecoveryRow.job)
-    ):
+    unfinished = func.sum(case((RecoveryRow.over, 0), else_=1))
+    recoveries = select(RecoveryRow.job, func.max(RecoveryRow.updated_at), unfinished).group_by(RecoveryRow.job)
+    for name, moment, still_open in session.execute(recoveries):
         if name in heard:
             # What is still open costs more with every second, also where nothing is heard.
-            heard[name] = max(heard[name], moment) if still else float("inf")
+            heard[name] = float("inf") if still_open else max(heard[name], moment)
     return heard
 
 

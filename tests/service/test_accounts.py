@@ -16,15 +16,25 @@ from sqlalchemy import select
 from recovery.accounts import Phase
 from service.account_tables import Subject, day_rows, failure_rows, heat_rows, job_rows
 from service.accounts import Accounts, accounts_of
+from service.api.accounts import Table, csv_lines
 from service.app import create_app
+from service.dashboard.report_pages import add_up
+from service.incidents import FailureReport
 from service.ingest.matching import MatcherPool
+from service.node_returns import NodeReturns
 from service.notifications.weekly import WeeklySummary
+from service.progress import note_generation
+from service.recoveries import Recoveries
 from service.settings import Settings
 from service.state import Service
-from service.store.accounts import JobDay, LossRow
+from service.store import Store
+from service.store.accounts import JobDay, LossRow, NodeHeat
 from service.store.incidents import Incident
+from service.store.jobs import Job
 from service.store.recoveries import Notification
+from tests.service.postgres import postgres
 from tests.service.scripted_agent import ScriptedAgent
+from tests.service.test_recovery_replicas import prepare
 
 # A Wednesday, eight in the morning (UTC).
 BEGAN = 1_795_593_600.0
@@ -109,6 +119,48 @@ def test_what_is_stored_is_what_was_drawn_up_and_drawing_up_again_changes_nothin
     assert len(scene.losses()) == 1
     with scene.service.store.reading() as session:
         assert [(row.day, row.phase, row.seconds) for row in session.scalars(select(JobDay))] == before
+
+
+def test_an_account_that_was_drawn_up_during_a_failure_is_drawn_up_again_after_it(scene: Scene) -> None:
+    scene.agent.register()
+    scene.agent.start()
+    scene.run(100, 0)
+    duty = Accounts(scene.service.store, lambda: scene.now)
+    scene.agent.fail()
+    duty.work()
+    scene.now += 30
+    duty.work()
+    (waiting,) = scene.losses()
+    assert waiting.restart_seconds is None and waiting.lost_gpu_seconds == pytest.approx(60, abs=2)
+    scene.agent.generation += 1
+    scene.agent.start("self")
+    scene.run(200, 100)
+    duty.work()
+    (loss,) = scene.losses()
+    assert loss.restart_seconds == pytest.approx(31, abs=2)
+
+
+@pytest.mark.acceptance
+def test_the_tables_are_added_up_on_postgresql_too() -> None:
+    with postgres() as url:
+        store = Store(url)
+        prepare(store)
+        recoveries = Recoveries(store, lambda: BEGAN + 100, NodeReturns(store, lambda: BEGAN + 100))
+        failed = ({"rank": 0, "node": "n1", "signal": 9},)
+        with store.writing() as session:
+            job = session.get_one(Job, "job0")
+            note_generation(session, job, 0, 0, 1, None, BEGAN)
+            recoveries.report(session, FailureReport("job0", 0, 0, "k", failed))
+            note_generation(session, job, 1, 1, 1, None, BEGAN + 160)
+            job.heartbeat_at = BEGAN + 1000
+            session.add(NodeHeat(node="n1", hour=int(BEGAN // 3600), highest_celsius=71.0))
+        Accounts(store, lambda: BEGAN + 1000).work()
+        for table in Table:
+            assert csv_lines(store, table, BEGAN - 10, BEGAN + 2000).__next__().count("\n") == 2, table
+        with store.reading() as session:
+            tables = add_up(session, 1, BEGAN + 2000)
+        assert tables["failures"][0].to_restart_median == 60.0
+        store.close()
 
 
 def test_a_job_that_ended_well_and_runs_again_under_its_name_was_not_down_in_between(scene: Scene) -> None:
