@@ -6,16 +6,21 @@ from typing import Annotated, Any
 
 import anyio
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import func, select
 from starlette.requests import ClientDisconnect
 
 from detectors.slurm_states import parse_environment
+from recovery.drivers.command import DriverError
+from recovery.drivers.slurm import JobGoal, Verb, carry_out
 from service.access import Principal, PrincipalDependency, Right, allow
 from service.api.documents import listing, offset_of
 from service.api.nodes import check_node
+from service.driver_calls import ask_slurm
 from service.problems import Problem
 from service.slurm_words import KINDS, NODE_KINDS
 from service.state import Service, ServiceDependency
+from service.store.access import audit
 from service.store.database import timestamp
 from service.store.fleet import active_return
 from service.store.slurm import SlurmJob, SlurmWord
@@ -24,6 +29,8 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1/slurm", tags=["slurm"])
 
+# Marks in Slurm what people asked for here; a recovery's mark is its number.
+OPERATORS = "operators"
 MAX_BODY_BYTES = 256 * 1024
 STORE_SECONDS = 2.5
 
@@ -90,6 +97,44 @@ def list_slurm_jobs(
         total = session.scalar(select(func.count()).select_from(SlurmJob)) or 0
         rows = session.scalars(select(SlurmJob).order_by(SlurmJob.seen_at.desc(), SlurmJob.id).offset(offset).limit(limit)).all()
     return listing(rows, slurm_job_document, total, offset, limit)
+
+
+class Asked(BaseModel):
+    """`exclude`: nodes that a requeued job must not run on again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    why: Annotated[str, Field(min_length=1, max_length=1000)]
+    exclude: list[Annotated[str, Field(max_length=255)]] = Field(default=[], max_length=1000)
+
+
+@router.post("/jobs/{slurm_id}/{verb}", operation_id="askSlurm", dependencies=[Depends(allow(Right.OPERATE))])
+def ask(
+    slurm_id: Annotated[str, Path(max_length=32)],
+    verb: Verb,
+    body: Asked,
+    service: ServiceDependency,
+    principal: PrincipalDependency,
+) -> dict[str, Any]:
+    """Requeue (without some nodes), hold, release or cancel a job in Pitstop's care, looked at before and after each command."""
+    site = service.recoveries.returns.drivers.slurm
+    if site is None:
+        raise Problem(409, "no Slurm is set up: name it in PITSTOP_DRIVERS_FILE (docs/slurm.md)")
+    if principal.capped:
+        raise Problem(403, "what reaches beyond a job's own processes needs an operator's token")
+    with service.store.reading() as session:
+        row = session.scalars(select(SlurmJob).where(SlurmJob.id == slurm_id).order_by(SlurmJob.seen_at.desc())).first()
+    if row is None:
+        raise Problem(404, f"no job {slurm_id!r} of Slurm is in Pitstop's care")
+    try:
+        goal = JobGoal(verb, row.id, row.restarts, OPERATORS, body.why, tuple(body.exclude))
+    except DriverError as error:
+        raise Problem(422, str(error)) from None
+    carried = carry_out(goal, site, ask_slurm)
+    facts = {"commands": list(carried.did), "why": body.why, "exclude": body.exclude, "done": carried.done}
+    with service.store.writing() as session:
+        audit(session, principal.name, f"slurm.{verb.value}", row.job, carried.detail, facts, service.clock())
+    return {"done": carried.done, "settled": carried.final, "detail": carried.detail, "commands": list(carried.did)}
 
 
 def slurm_job_document(row: SlurmJob) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,14 +17,19 @@ from recovery.decision import Action, Decision, DirectiveKind, Mode
 from recovery.drivers.slurm import SlurmSite
 from service.app import create_app
 from service.ingest.matching import MatcherPool
+from service.node_returns import NodeReturns
+from service.recoveries import Recoveries
 from service.retention import Retention
 from service.scheduling import Hand, hand_of
-from service.settings import SettingsError, load_settings
-from service.site_drivers import load_drivers
+from service.settings import Settings, SettingsError, load_settings
+from service.site_drivers import SiteDrivers, load_drivers
 from service.slurm_watch import SlurmWatch
+from service.slurm_words import note_slurm_job
 from service.state import Service
+from service.store import Store
+from service.store.access import AuditEntry
 from service.store.incidents import Failure, Incident
-from service.store.jobs import Job, Node
+from service.store.jobs import Attempt, Job, Node
 from service.store.slurm import SlurmJob, SlurmWord
 
 ALL_WELL = "".join(f"n{index}   |mixed   |none\n" for index in range(4))
@@ -42,53 +48,52 @@ class Slurm:
 
 
 class Lab:
-    """A service whose watch is driven by hand, with one job of two nodes that Slurm carries as 42."""
+    """A watch that is driven by hand, and one job of two nodes that Slurm carries as 42."""
 
-    def __init__(self, client: TestClient) -> None:
-        self.client, self.slurm, self.now = client, Slurm(), 0.0
-        self.service: Service = client.app.state.pitstop  # type: ignore[attr-defined]
-        self.now = self.service.clock()
-        self.watch = SlurmWatch(self.service.store, lambda: self.now, self.service.recoveries, SlurmSite(), self.slurm)
+    def __init__(self, store: Store) -> None:
+        self.store, self.slurm, self.now = store, Slurm(), 1_000_000.0
+        recoveries = Recoveries(store, lambda: self.now, NodeReturns(store, lambda: self.now))
+        self.watch = SlurmWatch(store, lambda: self.now, recoveries, SlurmSite(), self.slurm)
+        with store.writing() as session:
+            session.add(Job(name="train", command=[], ranks=2, nodes=[], state="running", created_at=1.0, updated_at=1.0))
+            session.flush()
+            ranks = [{"rank": rank, "local_rank": 0, "node": f"n{rank}", "pid": 1} for rank in (0, 1)]
+            session.add(Attempt(job="train", number=1, generation=0, cause="start", ranks=ranks, started_at=1.0))
         self.register()
-        ranks = [{"rank": rank, "local_rank": 0, "node": f"n{rank}", "pid": 1} for rank in (0, 1)]
-        self.post("jobs/train/attempts", {"attempt": 1, "generation": 0, "ranks": ranks})
 
     def register(self, restarts: int = 0) -> None:
         place = {"kind": "slurm", "cluster": "lab", "id": "42", "restarts": restarts, "nodes": ["n0", "n1"]}
-        self.post("jobs", {"job": "train", "ranks": 2, "scheduler": place})
-
-    def post(self, path: str, document: object) -> None:
-        assert self.client.post(f"/api/v1/{path}", json=document).status_code < 300
+        with self.store.writing() as session:
+            note_slurm_job(session, "train", place, self.now)
 
     def hook(self, kind: str, **fields: str) -> None:
-        body = b"\0".join(f"{name}={value}".encode() for name, value in fields.items())
-        answer = self.client.post(f"/api/v1/slurm/hooks/{kind}", content=body)
-        assert answer.status_code == 200, answer.text
+        with self.store.writing() as session:
+            session.add(SlurmWord(kind=kind, slurm_id=fields["JOBID"], fields=fields, received_at=self.now))
 
     def later(self, seconds: float = 15.0) -> None:
         self.now += seconds
         self.watch.work()
 
     def failures(self) -> list[Failure]:
-        with self.service.store.reading() as session:
+        with self.store.reading() as session:
             return list(session.scalars(select(Failure)))
 
     def row(self) -> SlurmJob:
-        with self.service.store.reading() as session:
+        with self.store.reading() as session:
             return session.scalars(select(SlurmJob)).one()
 
     def job_state(self) -> str:
-        with self.service.store.reading() as session:
+        with self.store.reading() as session:
             return session.get_one(Job, "train").state
 
     def node_state(self, node: str) -> str:
-        with self.service.store.reading() as session:
+        with self.store.reading() as session:
             return session.get_one(Node, node).state
 
 
 @pytest.fixture
-def lab(client: TestClient) -> Lab:
-    return Lab(client)
+def lab(store: Store) -> Lab:
+    return Lab(store)
 
 
 def test_a_node_that_went_down_is_reported_with_slurms_own_words_and_once(lab: Lab) -> None:
@@ -149,10 +154,10 @@ def test_what_slurm_started_again_meanwhile_is_not_commanded_to_start(lab: Lab) 
     lab.slurm.queue = "42|PENDING|1|N/A|"
     lab.later()
     decision = Decision(Action.RESTART, DirectiveKind.RESTART, Mode.AUTO, ("w",), "")
-    with lab.service.store.reading() as session:
+    with lab.store.reading() as session:
         assert hand_of(session, "train", 0, decision, SlurmSite()) is Hand.QUEUED
     lab.register(restarts=1)
-    with lab.service.store.reading() as session:
+    with lab.store.reading() as session:
         assert hand_of(session, "train", 0, decision, SlurmSite()) is Hand.QUEUED
         assert hand_of(session, "train", 1, decision, SlurmSite()) is Hand.AGENTS
         without = replace(decision, exclude=("n1",))
@@ -175,7 +180,7 @@ def test_a_drain_by_an_operator_holds_the_node_and_leaves_its_job_alone(lab: Lab
     lab.later()
     assert (lab.node_state("n1"), lab.node_state("n2")) == ("held", "ready")
     assert lab.failures() == []
-    with lab.service.store.reading() as session:
+    with lab.store.reading() as session:
         assert session.scalars(select(Incident)).all() == []
     lab.slurm.nodes = ALL_WELL
     lab.later()
@@ -197,46 +202,83 @@ def test_jobs_that_nobody_registered_are_not_ours(lab: Lab) -> None:
     lab.hook("job_end", JOBID="42", CLUSTER="other", JOBSTATE="NODE_FAIL")
     lab.later()
     assert lab.failures() == []
-    with lab.service.store.reading() as session:
+    with lab.store.reading() as session:
         assert all(word.done for word in session.scalars(select(SlurmWord)))
 
 
-def test_what_hooks_said_is_forgotten_with_the_events_of_its_time(lab: Lab) -> None:
+def test_what_hooks_said_is_forgotten_with_the_events_of_its_time(lab: Lab, settings: Settings) -> None:
     lab.hook("job_end", JOBID="43", CLUSTER="lab", JOBSTATE="COMPLETED")
     lab.later()
-    retention = Retention(lab.service.store, lab.service.settings, lambda: lab.now)
+    retention = Retention(lab.store, settings, lambda: lab.now)
     retention.work()
-    with lab.service.store.reading() as session:
+    with lab.store.reading() as session:
         assert len(session.scalars(select(SlurmWord)).all()) == 1
     lab.now += 8 * 86_400
     retention.work()
-    with lab.service.store.reading() as session:
+    with lab.store.reading() as session:
         assert session.scalars(select(SlurmWord)).all() == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "body", "status"),
-    [
-        ("nothing", b"A=1", 404),
-        ("epilog", b"no variable", 400),
-        ("epilog", b"SLURM_JOB_ID=42", 422),
-        ("job_end", b"A=" + b"x" * 300_000, 413),
-    ],
-)
-def test_a_hook_that_makes_no_sense_stores_nothing(lab: Lab, kind: str, body: bytes, status: int) -> None:
-    assert lab.client.post(f"/api/v1/slurm/hooks/{kind}", content=body).status_code == status
-    with lab.service.store.reading() as session:
+SENSELESS = [
+    ("nothing", b"A=1", 404),
+    ("epilog", b"no variable", 400),
+    ("epilog", b"SLURM_JOB_ID=42", 422),
+    ("job_end", b"A=" + b"x" * 300_000, 413),
+]
+
+
+def test_the_door_takes_hooks_tells_what_is_taken_out_and_stores_nothing_senseless(client: TestClient) -> None:
+    service: Service = client.app.state.pitstop  # type: ignore[attr-defined]
+    for kind, body, status in SENSELESS:
+        assert client.post(f"/api/v1/slurm/hooks/{kind}", content=body).status_code == status
+    with service.store.writing() as session:
         assert session.scalars(select(SlurmWord)).all() == []
-
-
-def test_a_node_that_pitstop_took_out_is_told_so(lab: Lab) -> None:
-    with lab.service.store.writing() as session:
-        lab.service.recoveries.returns.take_out(
+        service.recoveries.returns.take_out(
             session, "n1", key="k", why="Xid 79", incident=None, recovery=None, generation=0, reset=False
         )
-    answers = [lab.client.post("/api/v1/slurm/hooks/health", content=f"SLURMD_NODENAME={node}".encode()) for node in ("n0", "n1")]
+    answers = [client.post("/api/v1/slurm/hooks/prolog", content=f"SLURMD_NODENAME={node}".encode()) for node in ("n0", "n1")]
     assert [answer.headers["pitstop-status"] for answer in answers] == ["0", "2"]
     assert answers[1].text == "CRITICAL: n1 is taken out by Pitstop: Xid 79\n"
+    with service.store.reading() as session:
+        assert [word.node for word in session.scalars(select(SlurmWord).order_by(SlurmWord.id))] == ["n0", "n1"]
+
+
+SQUEUE = """
+import pathlib, sys
+tool, *rest = sys.argv[1:]
+state = pathlib.Path(__file__).with_suffix(".state")
+held = state.exists() and state.read_text()
+if tool == "squeue" and "%x" not in rest:
+    print("PENDING|0||" + ("JobHeldAdmin" if held == "held" else "Resources") + "|" + ("pitstop operators: x" if held else ""))
+elif tool == "squeue":
+    print("")
+elif rest[0] == "hold":
+    state.write_text("held")
+elif rest[:1] == ["update"]:
+    state.write_text("marked")
+"""
+
+
+def test_operators_hold_a_waiting_job_through_the_service_and_nobody_without_a_token_does(
+    client: TestClient, admin: dict[str, str], tmp_path: Path
+) -> None:
+    service: Service = client.app.state.pitstop  # type: ignore[attr-defined]
+    place = {"kind": "slurm", "cluster": "lab", "id": "42"}
+    client.post("/api/v1/jobs", json={"job": "train", "scheduler": place}, headers=admin)
+    path, document = "/api/v1/slurm/jobs/42/hold", {"why": "its data set is broken"}
+    assert client.post(path, json=document, headers=admin).status_code == 409
+    tool = tmp_path / "tool.py"
+    tool.write_text(SQUEUE)
+    service.recoveries.returns.drivers = SiteDrivers(slurm=SlurmSite((sys.executable, str(tool)), 20))
+    assert client.post(path, json=document).status_code == 403
+    assert client.post("/api/v1/slurm/jobs/43/hold", json=document, headers=admin).status_code == 404
+    assert client.post(path, json={"why": "w", "exclude": ["-all"]}, headers=admin).status_code == 422
+    answer = client.post(path, json=document, headers=admin).json()
+    assert answer["done"] and answer["commands"][-1] == "scontrol hold 42", answer
+    assert answer["commands"][0] == "scontrol update JobId=42 AdminComment=pitstop operators: its data set is broken"
+    with service.store.reading() as session:
+        entry = session.scalars(select(AuditEntry).where(AuditEntry.act == "slurm.hold")).one()
+    assert entry.evidence["why"] == "its data set is broken"
 
 
 def test_the_driver_file_names_slurm_and_the_sites_own_commands_come_first(tmp_path: Path) -> None:
