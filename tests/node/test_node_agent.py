@@ -53,3 +53,23 @@ def test_a_node_keeps_its_lease_and_refuses_what_it_cannot_do(peer: Peer, tmp_pa
         process.terminate()
         process.communicate(timeout=30)
     assert process.returncode == 0
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(400)
+def test_a_node_offers_probes_and_carries_them_out(peer: Peer, tmp_path: Path) -> None:
+    words = ["node", "--node", "n7", "--python", sys.executable, "--data-dir", str(tmp_path)]
+    command = [sys.executable, str(ROOT / "pitstop_entry.py"), *words, "--service", f"http://127.0.0.1:{peer.port}"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path)
+    try:
+        wait_for(lambda: any(lease.get("probes") == "gloo" for lease in peer.posted("nodes/n7/lease")), 300)
+        args = {"op": "alone", "id": "1.0.1", "backend": "gloo", "bytes": 1 << 18, "seconds": 60.0}
+        peer.rows.append({"id": 9, "job": None, "generation": 0, "kind": "probe", "args": args, "deadline": None})
+        (result,) = wait_for(lambda: peer.posted("commands/9/result"), 100)
+        assert result["status"] == "done"
+        assert result["probe"]["outcome"] == "passed", result
+        assert result["probe"]["host"] == "127.0.0.1" and result["probe"]["port"] > 0
+    finally:
+        process.terminate()
+        process.wait(60)
+    assert process.returncode == 0
