@@ -13,8 +13,6 @@ import pytest
 
 from tests.node.peer import Peer, Runs, wait_for
 
-pytestmark = pytest.mark.acceptance
-
 # Steps alone: what the nodes have in common here are their agents, not their data.
 TRAIN = """
 import os, sys, time
@@ -101,6 +99,7 @@ def both_run(nodes: Nodes, generation: int = 0) -> None:
     wait_for(lambda: nodes.running("n1", generation) and nodes.running("n2", generation), 30, f"generation {generation}")
 
 
+@pytest.mark.acceptance
 def test_two_nodes_form_one_world_and_end_together(nodes: Nodes, peer: Peer) -> None:
     nodes.start("n1")
     nodes.start("n2")
@@ -116,6 +115,7 @@ def test_two_nodes_form_one_world_and_end_together(nodes: Nodes, peer: Peer) -> 
     nodes.finish("n1", "n2")
 
 
+@pytest.mark.acceptance
 def test_a_rank_that_fails_on_another_node_is_reported_by_the_leader_and_all_are_restarted(nodes: Nodes, peer: Peer) -> None:
     nodes.start("n1", "raise", "3")
     nodes.start("n2", "raise", "3")
@@ -132,6 +132,7 @@ def test_a_rank_that_fails_on_another_node_is_reported_by_the_leader_and_all_are
     nodes.finish("n1", "n2")
 
 
+@pytest.mark.acceptance
 def test_a_lost_node_is_told_as_unreachable_the_job_shrinks_and_grows_when_it_returns(nodes: Nodes, peer: Peer) -> None:
     nodes.start("n1")
     nodes.start("n2")
@@ -153,6 +154,7 @@ def test_a_lost_node_is_told_as_unreachable_the_job_shrinks_and_grows_when_it_re
     nodes.finish("n1", "n2")
 
 
+@pytest.mark.acceptance
 def test_when_the_leaders_node_is_lost_the_next_one_leads_by_command_and_the_old_one_returns_as_a_follower(
     nodes: Nodes, peer: Peer
 ) -> None:
@@ -175,6 +177,7 @@ def test_when_the_leaders_node_is_lost_the_next_one_leads_by_command_and_the_old
     assert "leads from now on" in said["n2"]
 
 
+@pytest.mark.soak
 def test_a_leader_that_is_taken_out_hands_the_job_to_the_node_that_the_command_names_first(nodes: Nodes, peer: Peer) -> None:
     nodes.start("n1")
     nodes.start("n2")
@@ -189,6 +192,7 @@ def test_a_leader_that_is_taken_out_hands_the_job_to_the_node_that_the_command_n
     nodes.finish("n2")
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("killed", ["n1", "n2"])
 def test_a_killed_agent_of_any_node_leaves_all_ranks_alone_and_its_successor_takes_them_over(nodes: Nodes, killed: str) -> None:
     nodes.start("n1")
@@ -212,6 +216,7 @@ def test_a_killed_agent_of_any_node_leaves_all_ranks_alone_and_its_successor_tak
     nodes.finish("n1", "n2")
 
 
+@pytest.mark.soak
 def test_a_stop_command_ends_the_job_on_every_node(nodes: Nodes, peer: Peer) -> None:
     nodes.start("n1")
     nodes.start("n2")
@@ -225,6 +230,7 @@ def test_a_stop_command_ends_the_job_on_every_node(nodes: Nodes, peer: Peer) -> 
     assert nodes.runs.processes() == []
 
 
+@pytest.mark.soak
 def test_without_a_service_the_leader_restarts_all_nodes_by_itself(nodes: Nodes, peer: Peer) -> None:
     peer.down()
     nodes.start("n1", "raise", "2")
@@ -234,6 +240,7 @@ def test_without_a_service_the_leader_restarts_all_nodes_by_itself(nodes: Nodes,
     assert "starting generation 1 (self)" in said["n1"] and "starting ranks 2 to 3 of generation 1" in said["n2"]
 
 
+@pytest.mark.soak
 def test_a_signal_to_one_node_ends_the_job_on_all_of_them(nodes: Nodes) -> None:
     nodes.start("n1")
     nodes.start("n2")
