@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.stories.restart import processes_of, settled
+from cli.stories.observing import processes_of, settled
 from cli.stories.stage import Stage
 
 # Steps of 0.1 s, each noted with its time as it ends, until a file tells it to stop; resumes from the last multiple of 20.
