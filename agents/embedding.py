@@ -22,7 +22,7 @@ __all__ = ["DIMENSIONS", "Embedder", "EmbeddingError", "MiniLM", "ModelFiles", "
 DIMENSIONS = 384
 BATCH = 16
 # The first lines of the evidence tell most; the time of a text grows with its tokens.
-MAX_TOKENS = 128
+MAX_TOKENS = 96
 # Texts whose vectors are kept: recurring failures have equal normal forms.
 KEPT = 4_096
 MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"

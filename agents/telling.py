@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import re2
 
-__all__ = ["telling_lines", "tells_of_exit"]
+__all__ = ["complains", "telling_lines", "tells_of_exit"]
 
 # Words of complaint, whatever the level of the line: only half of the telling lines are logged as errors (L4, FSE 2025).
 COMPLAINT = re2.compile(
@@ -24,6 +24,11 @@ ENDING = re2.compile(
 LONGEST = 4_000
 
 
+def complains(text: str) -> bool:
+    """Whether a line reads as if something went wrong."""
+    return bool(COMPLAINT.search(text[:LONGEST]))
+
+
 def tells_of_exit(text: str) -> bool:
     """Whether a line says no more than that or how a process ended."""
     return bool(ENDING.search(text[:LONGEST]))
@@ -33,7 +38,7 @@ def telling_lines(lines: Sequence[str], most: int = 6) -> list[str]:
     """The last `most` different complaints among `lines`, in order: of what was complained of earlier the run did not end."""
     found: dict[str, None] = {}
     for text in reversed(lines):
-        if text not in found and COMPLAINT.search(text[:LONGEST]) and not tells_of_exit(text):
+        if text not in found and complains(text) and not tells_of_exit(text):
             found[text] = None
             if len(found) >= most:
                 break

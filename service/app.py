@@ -65,6 +65,7 @@ from service.learnt_rules import LearntRules
 from service.leases import LeaseWatch
 from service.localization_requests import localise_recovery
 from service.localizations import Localizations
+from service.log_filters import LogFilters
 from service.memories import Memories
 from service.metrics import Metrics
 from service.migration import migrate
@@ -189,7 +190,8 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
             "accounts": books.report,
         }
         app.state.pitstop = service
-        model = ModelThread(opinions, lambda: duties.held)
+        filters = None if client is None else LogFilters(store, clock, client, pool, learning)
+        model = ModelThread(opinions, lambda: duties.held, (lambda: None) if filters is None else filters.work)
         parts = (service.watch, service.supervisor, localizer, duties, leases, storage, model, learnt)
         running = [asyncio.create_task(part.run()) for part in parts]
         try:

@@ -76,7 +76,7 @@ class Learning:
         with self.store.reading() as session:
             waiting = [row.id for row in in_state(session, CandidateState.PROPOSED)[:MOST_JUDGED]]
         for number in waiting:
-            self._judge(number)
+            self.judge(number)
         self._promote()
 
     def _news(self) -> Sequence[TimelineEntry]:
@@ -131,10 +131,10 @@ class Learning:
                     by=by,
                     now=self.clock(),
                 )
-            if row is None or self._judge(row.id):
+            if row is None or self.judge(row.id):
                 return
 
-    def _judge(self, number: int) -> bool:
+    def judge(self, number: int) -> bool:
         """Put a proposed candidate through the gate; True where it goes into shadow."""
         with self.store.reading() as session:
             row = session.get_one(CandidateRow, number)

@@ -12,7 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from rules.matcher import Matcher
 from rules.pack import PackError, Rule, RuleRole
 from service.candidates import CandidateState, in_state, rule_of
-from service.ingest.matching import MatcherPool
+from service.ingest.matching import Learnt, MatcherPool
+from service.ingest.preparation import Filter
+from service.likeness import jobs_alike
 from service.store import Store
 
 __all__ = ["LearntRules"]
@@ -48,13 +50,20 @@ class LearntRules:
     def refresh(self) -> tuple[Rule, ...]:
         """The rules in use, as the pool has them from its next task on."""
         with self.store.reading() as session:
-            rules = tuple(rule_of(row) for row in in_state(session, CandidateState.ACTIVE) if row.role != RuleRole.ROUTINE)
-        if rules != self.pool.learnt:
+            rows = in_state(session, CandidateState.ACTIVE)
+            rules = tuple(rule_of(row) for row in rows if row.role != RuleRole.ROUTINE)
+            filters = tuple(
+                Filter(rule_of(row), jobs_alike(session, row.scope) if row.scope else None)
+                for row in rows
+                if row.role == RuleRole.ROUTINE
+            )
+        learnt = Learnt(rules, filters)
+        if learnt != self.pool.learnt:
             try:
-                Matcher(rules)
+                Matcher((*rules, *(item.rule for item in filters)))
             except PackError as error:
                 # The gate let it through, so another version of the engine did: without it is better than not at all.
                 log.error("learnt rules cannot be compiled and are not used: %s", error)
-                rules = ()
-            self.pool.learn(rules)
-        return rules
+                learnt = Learnt()
+            self.pool.learn(learnt)
+        return learnt.rules

@@ -180,10 +180,14 @@ class Opinions:
 
 @dataclass(slots=True)
 class ModelThread:
-    """Runs one replica's `opinions` in a thread that the service's end does not wait for; only the holder of the duties asks."""
+    """Runs one replica's `opinions` in a thread that the service's end does not wait for; only the holder of the duties asks.
+
+    `chore`: what else is asked of the model where no incident waits.
+    """
 
     opinions: Opinions
     is_holder: Callable[[], bool]
+    chore: Callable[[], object] = lambda: None
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
@@ -205,6 +209,8 @@ class ModelThread:
         while not stopping.is_set():
             try:
                 more = self.is_holder() and self.opinions.work()
+                if not more and self.is_holder():
+                    self.chore()
             except SQLAlchemyError as error:
                 more = False
                 log.warning("the model waits for the database: %s", str(error).splitlines()[0])

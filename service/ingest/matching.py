@@ -23,9 +23,9 @@ from rules.artefact import load_matcher
 from rules.matcher import Matcher
 from rules.pack import PACK_FOLDER, Rule
 from rules.redaction import Redactor, redactor
-from service.ingest.preparation import Preparer
+from service.ingest.preparation import Filter, Preparer
 
-__all__ = ["MatcherDied", "MatcherPool", "Overloaded", "Tools"]
+__all__ = ["Learnt", "MatcherDied", "MatcherPool", "Overloaded", "Tools"]
 
 log = logging.getLogger("pitstop.service")
 
@@ -52,9 +52,18 @@ class Tools:
     learnt: Matcher = field(default_factory=lambda: Matcher(()))
 
 
-def adopt(tools: Tools, rules: tuple[Rule, ...]) -> None:
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """The learnt rules in use: those that name causes, and filters."""
+
+    rules: tuple[Rule, ...] = ()
+    filters: tuple[Filter, ...] = ()
+
+
+def adopt(tools: Tools, learnt: Learnt) -> None:
     """Use these learnt rules from now on. Raises PackError."""
-    tools.learnt = Matcher(rules)
+    tools.learnt = Matcher(learnt.rules)
+    tools.preparer.learn(learnt.filters)
 
 
 @dataclass(slots=True)
@@ -109,7 +118,7 @@ class MatcherPool:
         self._closing = False
         self._alive = 0
         self.waiting_bytes = 0
-        self.learnt: tuple[Rule, ...] = ()
+        self.learnt = Learnt()
         self._threads = [
             threading.Thread(target=self._feed, name=f"matcher-{number}", daemon=True) for number in range(processes)
         ]
@@ -126,9 +135,9 @@ class MatcherPool:
         self._tasks.put(task)
         return task.future
 
-    def learn(self, rules: tuple[Rule, ...]) -> None:
+    def learn(self, learnt: Learnt) -> None:
         """Let every process use these learnt rules from its next task on, also those that replace others."""
-        self.learnt = rules
+        self.learnt = learnt
 
     def check(self) -> str:
         """`ok`, or what is wrong, for /readyz."""
@@ -146,13 +155,13 @@ class MatcherPool:
     def _feed(self) -> None:
         process, connection = self._start()
         task: Task | None = None
-        adopted: tuple[Rule, ...] = ()
+        adopted = Learnt()
         while (task := self._tasks.get()) is not None:
             if self._closing:
                 self._finish(task, MatcherDied("the service is ending"))
                 continue
             try:
-                if adopted is not (learnt := self.learnt):
+                if adopted != (learnt := self.learnt):
                     call(connection, adopt, (learnt,))
                     adopted = learnt
                 succeeded, value = call(connection, task.function, task.arguments)
@@ -162,7 +171,7 @@ class MatcherPool:
                 self._stop(process, connection)
                 self._finish(task, MatcherDied("the process that worked on this ended: send it again"))
                 process, connection = self._start()
-                adopted = ()
+                adopted = Learnt()
                 continue
             self._finish(task, None if succeeded else value, value)
         self._stop(process, connection)

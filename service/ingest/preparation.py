@@ -6,6 +6,7 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -13,7 +14,7 @@ from hashlib import blake2b
 
 from detectors.reading.text import strip_escapes
 from rules.matcher import Matcher, references_of
-from rules.pack import RuleRole
+from rules.pack import Rule, RuleRole
 from rules.redaction import Redactor
 from rules.signal import Trust
 from service.chunks import ChunkEncoder
@@ -22,7 +23,7 @@ from service.ingest.ndjson import decode_ndjson
 from service.ingest.otlp import decode_otlp_json, decode_otlp_protobuf
 from service.ingest.protocol import Decoded, Limits, StreamKey, StreamLines, decompressed
 
-__all__ = ["Body", "Door", "Prepared", "PreparedStream", "Preparer"]
+__all__ = ["Body", "Door", "Filter", "Prepared", "PreparedStream", "Preparer"]
 
 
 class Door(StrEnum):
@@ -93,6 +94,14 @@ def decode(body: Body, data: bytes) -> Decoded:
             return decode_loki_protobuf(decompressed(data, "snappy", body.limits), body.limits, body.job_keys)
 
 
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A learnt routine rule in use; `jobs`: those whose lines it may drop, None: all."""
+
+    rule: Rule
+    jobs: frozenset[str] | None = None
+
+
 class Preparer:
     """Prepares one body after another; lives in one thread."""
 
@@ -104,6 +113,13 @@ class Preparer:
         self._routine = [rule.code if rule.role is RuleRole.ROUTINE else None for rule in rules]
         self._marks = [rule.role is RuleRole.ROUTINE and rule.marks is not None for rule in rules]
         self._encoder = ChunkEncoder()
+        self._filters: tuple[Filter, ...] = ()
+        self._learnt = Matcher(())
+
+    def learn(self, filters: Sequence[Filter]) -> None:
+        """Drop what these filters find too, from now on. Raises PackError."""
+        self._learnt = Matcher([item.rule for item in filters])
+        self._filters = tuple(filters)
 
     def prepare(self, body: Body) -> Prepared:
         """Raises ProtocolError where the body is not what its door takes."""
@@ -111,7 +127,10 @@ class Preparer:
         decoded = decode(body, data)
         texts = self._redacted([lines.texts for lines in decoded.streams.values()])
         block = b"".join([text + b"\n" for lines in texts for text in lines])
-        verdicts, marks = self._judge(block, sum(map(len, texts)))
+        verdicts, marks, signals = self._judge(block, sum(map(len, texts)))
+        if self._filters:
+            jobs = [key.job for key, lines in zip(decoded.streams, texts, strict=True) for _ in lines]
+            self._filter(block, jobs, verdicts, signals)
         streams: list[PreparedStream] = []
         start = 0
         for (key, lines), redacted in zip(decoded.streams.items(), texts, strict=True):
@@ -141,8 +160,16 @@ class Preparer:
         # By stream: a private key that never ends must not take the lines of others with it.
         return [self._redactor.redact(b"".join([text + b"\n" for text in lines])).split(b"\n")[:-1] for lines in texts]
 
-    def _judge(self, block: bytes, lines: int) -> tuple[list[str | None], list[int]]:
-        """For each line the routine rule that drops it, else None; and which of the dropped ones mark the life of the job."""
+    def _filter(self, block: bytes, jobs: Sequence[str | None], verdicts: list[str | None], signals: frozenset[int]) -> None:
+        """Drop the lines that learnt filters find in logs of the jobs that they are for; never one that a signal rule finds."""
+        for hit in self._learnt.scan(strip_escapes(block)):
+            item = self._filters[hit.rule]
+            if verdicts[hit.line] is None and hit.line not in signals and (item.jobs is None or jobs[hit.line] in item.jobs):
+                verdicts[hit.line] = item.rule.code
+
+    def _judge(self, block: bytes, lines: int) -> tuple[list[str | None], list[int], frozenset[int]]:
+        """For each line the routine rule that drops it, else None; which of the dropped ones mark the life of the job; and
+        which lines a signal rule finds."""
         verdicts: list[str | None] = [None] * lines
         marks: list[int] = []
         signals: list[int] = []
@@ -157,7 +184,7 @@ class Preparer:
                     marks.append(line)
         for line in signals:
             verdicts[line] = None
-        return verdicts, marks
+        return verdicts, marks, frozenset(signals)
 
     def _stream(
         self, body: Body, key: StreamKey, lines: StreamLines, texts: list[bytes], verdicts: list[str | None], marks: list[int]

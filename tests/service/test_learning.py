@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from rules.pack import PACK_FOLDER
 from rules.signal import Trust
 from service.app import create_app
-from service.ingest.matching import MatcherPool
+from service.ingest.matching import Learnt, MatcherPool
 from service.learning import Learning
 from service.learnt_rules import LearntRules
 from service.settings import Settings
@@ -38,7 +38,7 @@ def learning(client: TestClient) -> Learning:
 def nothing_learnt(pool: MatcherPool) -> Any:
     """The matcher processes outlive one test."""
     yield
-    pool.learn(())
+    pool.learn(Learnt())
 
 
 def candidates(client: TestClient) -> list[dict[str, Any]]:
