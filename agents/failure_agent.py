@@ -88,13 +88,16 @@ SYSTEM = (
 
 
 def answer_schema(taxonomy: Taxonomy) -> dict[str, Any]:
-    """The JSON schema of one turn: one reading action, or the answer. Nothing in it can change anything."""
+    """The JSON schema of one turn: one reading action, or the answer. Nothing in it can change anything.
+
+    No text has a greatest length: servers that turn the schema into a grammar become very slow by one; texts are cut when read.
+    """
     reasons = sorted(name for name in taxonomy.reasons if name != NONE)
     return {
         "type": "object",
         "properties": {
             "action": {"type": "string", "enum": ["answer", *(tool.value for tool in Tool)]},
-            "argument": {"type": "string", "maxLength": 200},
+            "argument": {"type": "string"},
             "reason": {"type": "string", "enum": reasons},
             "user_fault": {"type": "boolean"},
             "confidence": {"type": "integer", "minimum": 1, "maximum": 99},
@@ -103,13 +106,13 @@ def answer_schema(taxonomy: Taxonomy) -> dict[str, Any]:
                 "maxItems": 6,
                 "items": {
                     "type": "object",
-                    "properties": {"number": {"type": "integer"}, "text": {"type": "string", "maxLength": 400}},
+                    "properties": {"number": {"type": "integer"}, "text": {"type": "string"}},
                     "required": ["number", "text"],
                     "additionalProperties": False,
                 },
             },
-            "mitigation": {"type": "string", "maxLength": 300},
-            "falsifier": {"type": "string", "maxLength": 300},
+            "mitigation": {"type": "string"},
+            "falsifier": {"type": "string"},
         },
         "required": ["action", "argument", "reason", "user_fault", "confidence", "lines", "mitigation", "falsifier"],
         "additionalProperties": False,

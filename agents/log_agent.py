@@ -22,6 +22,7 @@ DIGITS = str.maketrans("", "", "0123456789")
 # Shapes of lines that are normalised; rarer ones cannot be frequent.
 MOST_SHAPES = 2_000
 SHOWN_CHARACTERS = 240
+LONGEST_PATTERN = 500
 
 SYSTEM = (
     "You sort log lines of distributed training jobs. You see numbered templates of frequent lines, each with how often it came. "
@@ -36,7 +37,7 @@ SCHEMA: dict[str, Any] = {
             "maxItems": 20,
             "items": {
                 "type": "object",
-                "properties": {"number": {"type": "integer"}, "pattern": {"type": "string", "maxLength": 300}},
+                "properties": {"number": {"type": "integer"}, "pattern": {"type": "string"}},
                 "required": ["number", "pattern"],
                 "additionalProperties": False,
             },
@@ -131,4 +132,5 @@ def said_of(document: Any, most: int) -> dict[int, str]:
         and type(item.get("number")) is int
         and 1 <= item["number"] <= most
         and isinstance(item.get("pattern"), str)
+        and len(item["pattern"]) <= LONGEST_PATTERN
     }

@@ -64,7 +64,8 @@ def normal_form(lines: Iterable[str], most: int = 6) -> str:
 def evidence_text(diagnosis: Diagnosis, lines: Sequence[str] = ()) -> str:
     """The normal form of the lines that say what failed; empty where none does: exit statuses are alike whatever the cause.
 
-    Where the diagnosis quotes nothing but how processes ended, the telling ones among `lines` (what the run left) stand in.
+    Where the diagnosis lacks a cause, the telling ones among `lines` (what the run left) stand beside its quotes: an exception
+    of the program's own says little without them.
     """
     return normal_form(cause_lines(diagnosis, lines))
 
@@ -72,4 +73,4 @@ def evidence_text(diagnosis: Diagnosis, lines: Sequence[str] = ()) -> str:
 def cause_lines(diagnosis: Diagnosis, lines: Sequence[str] = ()) -> list[str]:
     """The lines behind `evidence_text`, as they stand."""
     roots = [item.text for item in diagnosis.evidence if item.role is Role.ROOT and not tells_of_exit(item.text)]
-    return roots or telling_lines(lines)
+    return list(dict.fromkeys((*roots, *telling_lines(lines)))) if diagnosis.lacks_cause else roots

@@ -42,6 +42,7 @@ from service.api import (
 )
 from service.dashboard import (
     evaluation_pages,
+    evidence_page,
     fleet_pages,
     knowledge_pages,
     learning_pages,
@@ -213,6 +214,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     for module in ROUTES:
         app.include_router(module.router)
     rooms = (
+        evidence_page,
         pages,
         fleet_pages,
         evaluation_pages,

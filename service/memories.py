@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from agents.ladder import Ladder, LadderResult, Rung
 from agents.memory import Entry, Feedback, Origin
-from agents.normal_form import cause_lines, evidence_text, normal_form
+from agents.normal_form import evidence_text, normal_form
 from rules.diagnosis import Diagnosis, Source
 from rules.learnt import LEARNT_PREFIX
 from rules.taxonomy import NONE, UNNAMED, load_taxonomy
@@ -122,8 +122,8 @@ class Memories:
         return self._recall
 
     def _lines(self, incident_id: int, diagnosis: Diagnosis) -> list[str]:
-        """What was kept of the run, where the diagnosis itself quotes no cause."""
-        return [] if cause_lines(diagnosis) else [line.text for line in kept_lines(self.store, incident_id)]
+        """What was kept of the run, where the diagnosis lacks a cause."""
+        return [line.text for line in kept_lines(self.store, incident_id)] if diagnosis.lacks_cause else []
 
     def alike(self, text: str, most: int) -> list[str]:
         """What is remembered that reads like `text`, a sentence each, the most alike first; nothing where memory is off."""

@@ -18,7 +18,7 @@ from service.gate import COOKIE
 from service.localization_documents import incident_localization
 from service.situations import frozen
 from service.state import Service, ServiceDependency
-from service.store.incidents import Alert, Incident, timeline
+from service.store.incidents import Alert, Failure, Incident, timeline
 from service.store.jobs import Node, count_jobs
 from service.store.logs import Origin
 from service.store.recoveries import Notification, RecoveryRow
@@ -107,6 +107,7 @@ def incident_page(incident_id: IncidentId, service: ServiceDependency) -> HTMLRe
             .limit(SIMILAR)
         ).all()
         waiting = waiting_action(service, session, incident_id)
+        failures = session.scalars(select(Failure).where(Failure.incident_id == incident_id).order_by(Failure.id)).all()
         localization = incident_localization(session, incident_id)
     return page(
         "incident.html",
@@ -114,6 +115,7 @@ def incident_page(incident_id: IncidentId, service: ServiceDependency) -> HTMLRe
         incident=incident,
         entries=entries,
         alerts=alerts,
+        failures=failures,
         notifications=notifications,
         similar=similar,
         waiting=waiting,

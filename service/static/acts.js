@@ -12,6 +12,8 @@ async function act(form) {
   const said = form.querySelector(".said");
   const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value !== ""));
   for (const box of form.querySelectorAll("[data-json]")) fields[box.name] = JSON.parse(box.value);
+  for (const box of form.querySelectorAll("[data-item]")) delete fields[box.name];
+  for (const box of form.querySelectorAll("[data-item]:checked")) (fields[box.name] ??= []).push(JSON.parse(box.value));
   if (fields.hours) {
     fields.endsAt = new Date(Date.now() + Number(fields.hours) * 3600e3).toISOString();
     delete fields.hours;
