@@ -31,6 +31,10 @@ def node(
     name: Annotated[str | None, typer.Option("--node", help="name of this node")] = None,
     python: Annotated[str | None, typer.Option(help="the jobs' interpreter, for probes; else python3 of the PATH")] = None,
     address: Annotated[str | None, typer.Option(help="where other nodes reach this one, for probes")] = None,
+    exporter: Annotated[
+        list[str] | None,
+        typer.Option(envvar="PITSTOP_EXPORTERS", help="metrics of this node, such as http://127.0.0.1:9400/metrics"),
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where the agent keeps its state")] = None,
 ) -> None:
     """Keep the node's lease, ship its kernel log and take part in probes, until SIGTERM."""
@@ -46,7 +50,9 @@ def node(
         print(f"pitstop node: {text}", file=sys.stderr, flush=True)
 
     identity = identity_of(name or socket.gethostname())
-    NodeAgent(lambda: ServiceClient(url, token), identity, folder.spool, say, probe_worker(python, address, url, say)).run()
+    NodeAgent(
+        lambda: ServiceClient(url, token), identity, folder.spool, say, probe_worker(python, address, url, say), exporter or ()
+    ).run()
 
 
 def probe_worker(python: str | None, address: str | None, service: str, say: Callable[[str], None]) -> ProbeWorker | None:

@@ -8,9 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from detectors.machine import Machine, judge_machine, read_machine
+import httpx2
 
-__all__ = ["Collector", "Collectors", "machine_collector"]
+from detectors.machine import Machine, judge_machine, read_machine
+from detectors.metrics import Scrape, judge_scrapes, parse_exposition
+
+__all__ = ["Collector", "Collectors", "exporter_collector", "machine_collector"]
+
+
+SCRAPE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +91,17 @@ def machine_collector(read: Callable[[], Machine] = lambda: read_machine(time.mo
         return lines
 
     return Collector("machine", collect)
+
+
+def exporter_collector(address: str) -> Collector:
+    """What an exporter on this node (dcgm-exporter, node_exporter) shows, compared with the scrape before."""
+    before: list[Scrape] = []
+
+    def collect() -> Sequence[str]:
+        answer = httpx2.get(address, timeout=SCRAPE_SECONDS, trust_env=False).raise_for_status()
+        now = Scrape.of(time.monotonic(), parse_exposition(answer.text))
+        lines = judge_scrapes(before[-1], now) if before else ()
+        before[:] = [now]
+        return lines
+
+    return Collector(address, collect, 15.0)

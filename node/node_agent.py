@@ -7,13 +7,13 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from detectors.kernel_log import KernelLog
 from node.care_states import Command
-from node.collectors import Collectors, machine_collector
+from node.collectors import Collectors, exporter_collector, machine_collector
 from node.folding import fold
 from node.job_state import JobFolder
 from node.link import BEAT_SECONDS, HOPELESS, IDLE_SECONDS, POLL_SECONDS, RETRY_SECONDS, Identity, parse_command
@@ -46,12 +46,15 @@ class NodeAgent:
         spool_folder: Path,
         say: Callable[[str], None],
         probes: ProbeWorker | None = None,
+        exporters: Sequence[str] = (),
     ) -> None:
+        """`exporters`: addresses of Prometheus exporters on this node."""
         self._new_client = new_client
         self._identity = identity
         self._say = say
         self._spool = Spool(spool_folder)
         self._probes = probes
+        self._exporters = tuple(exporters)
         self._asked: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping = threading.Event()
         # Positions are of this boot: the sequence of the kernel's records begins anew with each.
@@ -65,7 +68,7 @@ class NodeAgent:
         for loop in (self._poll, self._ship, *([self._probe] if self._probes else [])):
             threading.Thread(target=loop, args=(self._new_client(),), daemon=True).start()
         kernel_log = self._open_kernel_log()
-        collectors = Collectors([machine_collector()])
+        collectors = Collectors([machine_collector(), *map(exporter_collector, self._exporters)])
         client = self._new_client()
         while not self._stopping.is_set():
             began = time.monotonic()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from detectors.machine import Machine
-from node.collectors import Collector, Collectors, machine_collector
+from node.collectors import Collector, Collectors, exporter_collector, machine_collector
 from tests.node.peer import wait_for
 
 
@@ -48,3 +49,29 @@ def test_the_machine_is_compared_with_the_look_before() -> None:
     collector = machine_collector(lambda: next(readings))
     assert list(collector.collect()) == []
     assert list(collector.collect()) == ["link eth0 went down"]
+
+
+def test_an_exporter_is_scraped_and_its_xid_told_in_the_drivers_words() -> None:
+    xids = iter(["0", "79"])
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = f'DCGM_FI_DEV_XID_ERRORS{{gpu="0",pci_bus_id="00000000:3B:00.0"}} {next(xids)}\n'.encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return None
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        collector = exporter_collector(f"http://127.0.0.1:{server.server_address[1]}/metrics")
+        assert list(collector.collect()) == []
+        (line,) = collector.collect()
+        assert line.startswith("NVRM: Xid (PCI:00000000:3B:00.0): 79, told by")
+    finally:
+        server.shutdown()
+        server.server_close()
