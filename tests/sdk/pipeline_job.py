@@ -87,7 +87,7 @@ def train(member: str, port: int, shape: tuple[int, int], iterations: int, out: 
     from pitstop.pipeline.membership import newest_generation
 
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=120))
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=300))
     seconds = options.get("seconds", 0.0)
 
     # (member, iteration) where it hangs in the middle for good, and the iteration that waits for a generation.
@@ -104,7 +104,7 @@ def train(member: str, port: int, shape: tuple[int, int], iterations: int, out: 
         while newest_generation(store) < waits.get(iteration, 0):
             time.sleep(0.01)
 
-    executor = Executor(make_task(*shape, options.get("poison")), store, member, timeout=100, after=padded)
+    executor = Executor(make_task(*shape, options.get("poison")), store, member, timeout=300, after=padded)
     executor.run(iterations)
     assert executor.state is not None
     worker = executor.worker
@@ -136,7 +136,7 @@ class Job:
     def store(self) -> Any:
         import torch.distributed as dist
 
-        return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=120))
+        return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=300))
 
     def start(self, *members: str) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -150,7 +150,7 @@ class Job:
         self.processes[member].kill()
         self.processes.pop(member).join()
 
-    def wait(self, seconds: float = 200) -> dict[str, Any]:
+    def wait(self, seconds: float = 300) -> dict[str, Any]:
         import torch
 
         deadline = time.monotonic() + seconds

@@ -10,7 +10,7 @@ from recovery.planning.pipeline.planner import plan
 from recovery.planning.pipeline.specification import Specification, answer
 from tests.sdk.pipeline_job import Job, Reference
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 REPLICAS, STAGES, MICROBATCHES = 3, 2, 3
 TOTAL = REPLICAS * MICROBATCHES
