@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sqlite3
 import tempfile
@@ -54,5 +55,6 @@ def run() -> str:
     return (
         head
         + "\n".join(rows)
-        + f"\n\nOf {ENDS} job ends {taken} were stored, in {seconds:.1f} s ({ENDS / seconds * 60:.0f} a minute).\n"
+        + f"\n\nOf {ENDS} job ends {taken} were stored, in {seconds:.1f} s ({ENDS / seconds * 60:.0f} a minute) "
+        f"at a load average of {os.getloadavg()[0]:.0f}.\n"
     )
