@@ -95,7 +95,7 @@ def test_a_faulty_node_is_drained_its_job_requeued_without_it_and_the_node_comes
 
     lab.call("POST", f"/api/v1/nodes/{node}/repair", {"why": "GPU replaced"})
     lab.stage.wait_for("the node to be back", lambda: lab.cluster.node(node)["State"] == "IDLE", 180)
-    assert lab.stage.get("/api/v1/returns")["items"][0]["phase"] == "returned"
+    lab.stage.wait_for("its return", lambda: lab.stage.get("/api/v1/returns")["items"][0]["phase"] == "returned", 60)
     lab.cluster.run("scancel", job)
 
 
