@@ -12,6 +12,7 @@ with the environment, the folder, the output and the arguments of its own, in a 
 """
 
 import importlib
+import io
 import json
 import os
 import random
@@ -19,7 +20,7 @@ import signal
 import socket
 import sys
 import types
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, TextIO
 
 from pitstop import protocol
 
@@ -70,11 +71,20 @@ def become(message: Dict[str, Any]) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
+    if message["env"].get("PYTHONUNBUFFERED"):
+        sys.stdout = unbuffered(1, sys.stdout)
+        sys.stderr = unbuffered(2, sys.stderr)
     # What was seeded at the import of a module is not to be the same in every rank.
     random.seed()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
+
+
+def unbuffered(descriptor: int, like: TextIO) -> TextIO:
+    """A text stream that keeps nothing back, as under `python -u`: what a killed rank said last is to be in its log."""
+    raw = os.fdopen(descriptor, "wb", 0, closefd=False)
+    return io.TextIOWrapper(raw, encoding=like.encoding, errors=like.errors, write_through=True)
 
 
 def run_script(argv: List[str]) -> None:

@@ -18,7 +18,7 @@ import pitstop
 monitor = pitstop.init()
 rank, generation = os.environ["RANK"], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 warm = "warm" if "pitstop.spare" in sys.modules else "cold"
-print(warm, "rank", rank, "generation", generation, __name__, sys.argv[1:] == [sys.argv[1]], flush=True)
+print(warm, "rank", rank, "generation", generation, __name__, sys.argv[1:] == [sys.argv[1]])
 step = 0
 while not os.path.exists(sys.argv[1]):
     with monitor.step(step):
