@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service.store.accounts import GenerationRow
 from service.store.jobs import Job, Node
 
-__all__ = ["Sighting", "note_generation", "note_sightings"]
+__all__ = ["Sighting", "note_generation", "note_last_step", "note_sightings"]
 
 # A rank in one of these is busy with something that takes as long as it takes, and lives.
 LONG_SECTIONS = frozenset({"checkpoint", "evaluation"})
@@ -50,6 +50,13 @@ def add_generation(session: Session, job: Job, number: int, attempt: int, gpus: 
     )
     session.add(row)
     return row
+
+
+def note_last_step(session: Session, job: str, number: int, step: int | None) -> None:
+    """A failure report knows the step that the generation died in; the last heartbeat may be a second older."""
+    row = session.get(GenerationRow, (job, number))
+    if row is not None and step is not None and row.last_step is not None:
+        row.last_step = max(row.last_step, step)
 
 
 def note_sightings(session: Session, job: Job, number: int, attempt: int, seen: Sequence[Sighting], now: float) -> None:

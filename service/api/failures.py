@@ -14,6 +14,7 @@ from service.api.jobs import JobName, launched_job
 from service.directives import RETRY_AFTER_SECONDS
 from service.incidents import FailureReport
 from service.problems import Problem
+from service.progress import note_last_step
 from service.state import Service, ServiceDependency
 
 __all__ = ["router"]
@@ -119,6 +120,7 @@ def _store(service: Service, principal: Principal, name: str, body: FailureDocum
     )
     with service.store.writing() as session:
         launched_job(session, name, principal)
+        note_last_step(session, name, report.generation, report.last_step)
         return service.recoveries.report(session, report).id, service.watch.last_id
 
 

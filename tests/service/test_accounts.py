@@ -267,3 +267,17 @@ def test_the_week_is_told_once_when_it_is_over(scene: Scene) -> None:
         told = [row.text for row in session.scalars(select(Notification)) if row.state == "weekly" and row.due_at]
     (text,) = told
     assert "1 failures cost" in text and "GPU-hours" in text and "job gpt: ETTR" in text
+
+
+def test_steps_after_the_last_heartbeat_count_as_done_again_once_the_failure_report_tells_of_them(scene: Scene) -> None:
+    scene.agent.register()
+    scene.agent.start()
+    scene.run(100, 0)
+    scene.agent.fail(last_step=105)
+    scene.agent.generation += 1
+    scene.agent.start("self")
+    scene.run(200, 100)
+    scene.draw_up()
+    (loss,) = scene.losses()
+    assert loss.recomputed_steps == 6
+    assert loss.recomputing_seconds == pytest.approx(6, abs=1)
