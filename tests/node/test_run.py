@@ -79,7 +79,7 @@ def test_a_command_that_ends_well_is_a_good_end_and_every_line_arrives_once(
     assert (attempt["generation"], attempt["cause"]) == (0, "start")
     end = peer.posted("/heartbeat")[-1]
     assert end["ended"] is True and end["exit_status"] == 0 and {item["state"] for item in end["ranks"]} == {"exited"}
-    assert runs.processes() == []
+    wait_for(lambda: runs.processes() == [])
 
 
 def test_steps_of_every_rank_are_in_the_heartbeat(runs: Runs, peer: Peer, script: Path, flag: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_stop_command_gives_the_job_up_with_the_reason(runs: Runs, peer: Peer,
     assert process.returncode == 1
     assert "given up: the batch is bad; fix the data" in error
     assert peer.posted("commands/1/result")[0]["status"] == "done"
-    assert runs.processes() == []
+    wait_for(lambda: runs.processes() == [])
 
 
 def test_without_a_service_the_agent_restarts_by_itself(tmp_path: Path, script: Path, flag: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_killed_agent_leaves_the_ranks_alone_and_the_next_one_takes_them_over(
     assert second.returncode == 0 and "took over 2 of 2 ranks, generation 0" in error
     texts = peer.lines(0)
     assert texts[1:-1] == [f"step {number}" for number in range(len(texts) - 2)] and texts[-1] == "last words"
-    assert runs.processes() == []
+    wait_for(lambda: runs.processes() == [])
 
 
 def test_the_exit_status_of_a_rank_that_died_while_no_agent_lived_is_known_to_the_next(
@@ -244,7 +244,7 @@ def test_no_grandchild_outlives_the_job(runs: Runs, tmp_path: Path) -> None:
     )
     process = runs.start(script, ranks=1)
     assert process.wait(60) == 0
-    assert runs.processes() == []
+    wait_for(lambda: runs.processes() == [])
 
 
 def test_one_job_has_one_agent(runs: Runs, script: Path, flag: Path) -> None:

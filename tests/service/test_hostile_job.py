@@ -40,7 +40,7 @@ def diagnosed(text: str, matcher: Matcher) -> Diagnosis:
     """What the service makes of these lines when they came from the job's own rank on n2, whatever they look like."""
     numbers = tuple(range(1, text.count("\n") + 1))
     content = StreamContent("rank0.log", text.encode(), numbers, 0, "n2", Trust.JOB)
-    tools = cast(Tools, SimpleNamespace(matcher=matcher))
+    tools = cast(Tools, SimpleNamespace(matcher=matcher, learnt=Matcher(())))
     return rank_contents(tools, [content], [], 0.0)
 
 
