@@ -47,3 +47,13 @@ def endpoint() -> Iterator[ScriptedEndpoint]:
     server = ScriptedEndpoint()
     yield server
     server.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Soaks marked `whole` take minutes at any scale: they are played at SCALE of 0.5 and more."""
+    if float(os.environ.get("SCALE", "1")) >= 0.5:
+        return
+    skip = pytest.mark.skip(reason="played at SCALE of 0.5 and more")
+    for item in items:
+        if item.get_closest_marker("whole") is not None:
+            item.add_marker(skip)

@@ -38,12 +38,13 @@ def test_a_killed_rank_is_restarted_a_drain_is_left_alone_and_a_cancel_is_the_en
     assert lab.saved(job) >= before
     assert [item["reason"] for item in lab.stage.get(f"/api/v1/incidents?job={job}")["items"]] == ["process_killed_sigkill"]
     assert len(lab.job(job)["attempts"]) == attempts
-    assert lab.cluster.job(job)["JobState"] == "CANCELLED"
+    lab.stage.wait_for("Slurm to have cleaned up after it", lambda: lab.cluster.job(job)["JobState"] == "CANCELLED", 60)
     assert lab.cluster.node("n1")["State"] == "IDLE+DRAIN"
     lab.cluster.reset()
 
 
-@pytest.mark.acceptance
+@pytest.mark.soak
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_a_preempted_job_is_left_to_slurm_and_verified_when_it_runs_again(lab: Lab) -> None:
     job = lab.submit()

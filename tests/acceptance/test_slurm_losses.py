@@ -8,6 +8,7 @@ from tests.slurm_lab import Lab
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 @pytest.mark.timeout(900)
 def test_a_lost_node_and_a_time_limit(lab: Lab) -> None:
     """slurmd killed -9: Slurm requeues by itself. The time limit: what was saved stays, and nothing is restarted."""

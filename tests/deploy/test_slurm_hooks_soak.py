@@ -15,6 +15,7 @@ COUNT = max(50, int(1000 * float(os.environ.get("SCALE", "1"))))
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_every_end_of_a_wave_of_jobs_is_taken_and_no_hook_fails(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path / "data") as service:

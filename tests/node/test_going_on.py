@@ -49,7 +49,7 @@ def beats(peer: Peer, generation: int = 0) -> int:
     "number",
     [
         pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.acceptance),
-        pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.soak),
+        pytest.param(signal.SIGSTOP, id="stopped", marks=[pytest.mark.soak, pytest.mark.whole]),
     ],
 )
 def test_a_lost_rank_costs_the_others_neither_their_process_nor_a_step(

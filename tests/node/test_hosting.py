@@ -75,6 +75,7 @@ def test_what_a_killed_rank_had_staged_goes_to_disk_and_its_successor_takes_it_f
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_an_agent_that_is_killed_loses_no_staged_state(runs: Runs, peer: Peer, job: tuple[Path, Path, Path]) -> None:
     script, checkpoints, flag = job
     first = runs.start(script, str(checkpoints), str(flag), ranks=1)

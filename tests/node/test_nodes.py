@@ -178,6 +178,7 @@ def test_when_the_leaders_node_is_lost_the_next_one_leads_by_command_and_the_old
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_a_leader_that_is_taken_out_hands_the_job_to_the_node_that_the_command_names_first(nodes: Nodes, peer: Peer) -> None:
     nodes.start("n1")
     nodes.start("n2")
@@ -217,6 +218,7 @@ def test_a_killed_agent_of_any_node_leaves_all_ranks_alone_and_its_successor_tak
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_a_stop_command_ends_the_job_on_every_node(nodes: Nodes, peer: Peer) -> None:
     nodes.start("n1")
     nodes.start("n2")
@@ -231,6 +233,7 @@ def test_a_stop_command_ends_the_job_on_every_node(nodes: Nodes, peer: Peer) -> 
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_without_a_service_the_leader_restarts_all_nodes_by_itself(nodes: Nodes, peer: Peer) -> None:
     peer.down()
     nodes.start("n1", "raise", "2")
@@ -241,6 +244,7 @@ def test_without_a_service_the_leader_restarts_all_nodes_by_itself(nodes: Nodes,
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_a_signal_to_one_node_ends_the_job_on_all_of_them(nodes: Nodes) -> None:
     nodes.start("n1")
     nodes.start("n2")

@@ -127,6 +127,7 @@ def test_the_fault_is_named_and_nothing_else(fabric: Fabric, kind: str) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", list(FAULTS))
 def test_every_fault_is_named_every_time(fabric: Fabric, kind: str) -> None:
     wrong = [said for right, _, said in (strike(fabric, kind) for _ in range(REPEATS)) if not right]
@@ -134,6 +135,7 @@ def test_every_fault_is_named_every_time(fabric: Fabric, kind: str) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_healthy_nodes_are_never_blamed(fabric: Fabric) -> None:
     """1,000 rounds at full size."""
     rounds = 0

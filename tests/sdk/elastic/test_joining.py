@@ -40,6 +40,7 @@ def test_a_rank_that_joins_takes_its_state_from_a_living_peer_and_no_step_is_don
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_replicas_that_differ_go_back_to_a_checkpoint(former: Former, tmp_path: Path) -> None:
     former.world = 3
     checkpoints = str(tmp_path / "checkpoints")

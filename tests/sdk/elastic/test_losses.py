@@ -72,6 +72,7 @@ def test_what_is_left_of_a_step_is_shared_out_and_the_sum_is_the_same(former: Fo
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_two_losses_one_after_the_other_leave_one_rank_that_finishes(former: Former) -> None:
     former.start(STEPS, 7, {0: (2, "bucket", 1), 2: (4, "reduced", 0)})
     found = former.watch()
@@ -80,6 +81,7 @@ def test_two_losses_one_after_the_other_leave_one_rank_that_finishes(former: For
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_kills_at_random_instants_are_all_survived(tmp_path: Path) -> None:
     draw = random.Random(12)
     kills = survived = 0
