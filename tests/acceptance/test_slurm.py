@@ -16,7 +16,8 @@ from tests.slurm_cluster import SlurmCluster
 from tests.slurm_lab import XID, Lab
 
 
-@pytest.mark.acceptance
+@pytest.mark.soak
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_a_killed_rank_is_restarted_a_drain_is_left_alone_and_a_cancel_is_the_end(lab: Lab) -> None:
     job = lab.submit()
@@ -64,7 +65,8 @@ def test_a_preempted_job_is_left_to_slurm_and_verified_when_it_runs_again(lab: L
     lab.cluster.run("scancel", job)
 
 
-@pytest.mark.acceptance
+@pytest.mark.soak
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_a_faulty_node_is_drained_its_job_requeued_without_it_and_the_node_comes_back_after_its_repair(lab: Lab) -> None:
     lab.call("PUT", "/api/v1/modes", {"modes": {"isolate": "auto", "requalify": "auto", "uncordon": "auto"}, "why": "trial"})
@@ -100,7 +102,8 @@ def test_a_faulty_node_is_drained_its_job_requeued_without_it_and_the_node_comes
     lab.cluster.run("scancel", job)
 
 
-@pytest.mark.acceptance
+@pytest.mark.soak
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_without_pitstop_jobs_start_run_and_end_as_they_would(slurm: SlurmCluster, tmp_path: Path) -> None:
     slurm.tell(None)

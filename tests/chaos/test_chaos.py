@@ -19,6 +19,7 @@ from tests.service.service_process import ServiceProcess
 
 pytestmark = [
     pytest.mark.soak,
+    pytest.mark.whole,
     pytest.mark.timeout(900),
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]

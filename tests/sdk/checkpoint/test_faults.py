@@ -186,6 +186,7 @@ def test_a_damaged_shard_is_said_and_the_checkpoint_before_it_used(nodes: Nodes)
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_where_nothing_holds_nothing_is_restored_and_that_is_an_error(nodes: Nodes) -> None:
     nodes.save(10)
     nodes.lose_memory()
@@ -195,6 +196,7 @@ def test_where_nothing_holds_nothing_is_restored_and_that_is_an_error(nodes: Nod
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_a_half_written_latest_costs_nothing(nodes: Nodes) -> None:
     nodes.save(10, 20)
     nodes.lose_memory()
@@ -262,6 +264,7 @@ def test_a_lost_node_takes_its_state_out_of_its_peers_memory(nodes: Nodes) -> No
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_both_copies_in_memory_gone_is_what_the_disk_is_for(nodes: Nodes) -> None:
     nodes.world = 2
     nodes.save(10)
@@ -282,6 +285,7 @@ def test_going_back_abandons_what_came_after(nodes: Nodes) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_whenever_a_rank_is_killed_the_last_save_that_returned_is_restored(nodes: Nodes) -> None:
     draw = random.Random(11)
     progress = nodes.folder / "progress"
