@@ -193,7 +193,8 @@ def test_a_leader_that_is_taken_out_hands_the_job_to_the_node_that_the_command_n
     nodes.finish("n2")
 
 
-@pytest.mark.acceptance
+@pytest.mark.soak
+@pytest.mark.whole
 @pytest.mark.parametrize("killed", ["n1", "n2"])
 def test_a_killed_agent_of_any_node_leaves_all_ranks_alone_and_its_successor_takes_them_over(nodes: Nodes, killed: str) -> None:
     nodes.start("n1")
