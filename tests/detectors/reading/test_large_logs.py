@@ -129,13 +129,14 @@ def test_other_peoples_logs_are_read_to_their_end(matcher: Matcher, shapes: Shap
 
 
 MEASURE = """
-import json, resource, sys, time
+import json, pathlib, re, sys, time
 sys.path.insert(0, sys.argv[1])
 from detectors.reading.scan import scan_inputs
 from rules.artefact import load_compiled
 compiled = load_compiled(say=lambda line: None)
 findings = scan_inputs([sys.argv[2]], compiled.matcher(), time.time, compiled.shapes)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+# VmHWM is this program's own; ru_maxrss would count what the test's process held when it forked.
+peak = int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) * 1024
 roots = sorted({signal.rule for signal in findings.signals if signal.role == "root"})
 print(json.dumps({"peak": peak, "lines": findings.lines, "rules": roots}))
 """
