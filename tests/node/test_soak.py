@@ -10,7 +10,7 @@ import pytest
 
 from tests.node.peer import Peer, Runs, wait_for
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.whole]
 
 SCALE = float(os.environ.get("SCALE", "1"))
 AWAY_SECONDS = 600 * SCALE
