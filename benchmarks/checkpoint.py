@@ -44,8 +44,8 @@ def contender(kind: str, state: Any, folder: Path) -> tuple[Callable[[int], Any]
         def state_dict(self) -> Any:
             return state
 
-        def load_state_dict(self, _: Any) -> None:
-            raise NotImplementedError
+        def load_state_dict(self, loaded: Any) -> None:
+            state.update(loaded)
 
     keeper = Checkpointer(str(folder), model=Member(), random=False, keep=1)
     return keeper.save, lambda _: None if keeper.flush() else sys.exit("nothing was flushed")

@@ -50,7 +50,6 @@ class ServiceListener:
         self.wanted_back: frozenset[str] = frozenset()
         self.progress: dict[str, Any] | None = None
         self.failures: queue.Queue[Told] = queue.Queue(QUEUED)
-        self.count = 0
         self.over = threading.Event()
         self.silent = False
         self.thread = threading.Thread(target=self.tell, name="service", daemon=True)
@@ -71,7 +70,6 @@ class ServiceListener:
             lines = failure.log.read_text(encoding="utf-8", errors="replace").split("\n")[-LOG_LINES:]
         except OSError:
             lines = []
-        self.count += 1
         try:
             self.failures.put_nowait(Told(f"{self.spec.name}-{failure.key}", failure, tuple(line for line in lines if line)))
         except queue.Full:

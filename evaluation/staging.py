@@ -170,20 +170,6 @@ class ModelCache:
             (entry / "refs" / f"{pid}-{start_of(pid)}").touch()
             os.utime(entry)
 
-    def damaged(self, key: str) -> list[str]:
-        """Names of the files whose content is not what was staged."""
-        entry = self.root / key
-        manifest = json.loads((entry / MANIFEST).read_text())
-        return [name for name, digest in manifest["sha256"].items() if digest_of(entry / "files" / name) != digest]
-
-    def remove(self, key: str) -> bool:
-        """Evict the model unless somebody uses it."""
-        with self.locked():
-            if self.holders(key):
-                return False
-            shutil.rmtree(self.root / key, ignore_errors=True)
-            return True
-
 
 def digest_of(path: Path) -> str | None:
     try:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import evaluation
 from evaluation.planner import Plan, Site, lower_bound, plan_pieces, plan_trials
 from evaluation.workload import Dataset, Piece, Slot, cut, missing, total
 
@@ -31,31 +32,8 @@ def check(site: Site, pieces: list[Piece], plan: Plan) -> None:
     assert plan.makespan >= plan.bound - 1e-6
 
 
-def optimum(site: Site, pieces: list[Piece]) -> float:
-    """The proven least makespan of whole-second pieces, each a trial of its own without start-up."""
-    cp_model = pytest.importorskip("ortools.sat.python.cp_model")
-    model = cp_model.CpModel()
-    horizon = int(sum(piece.gpu_seconds + piece.cpu_seconds for piece in pieces))
-    end = model.new_int_var(0, horizon, "")
-    generations, verifications = [], []
-    for piece in pieces:
-        start, verify = model.new_int_var(0, horizon, ""), model.new_int_var(0, horizon, "")
-        generations.append(model.new_fixed_size_interval_var(start, int(piece.gpu_seconds), ""))
-        verifications.append(model.new_fixed_size_interval_var(verify, int(piece.cpu_seconds), ""))
-        model.add(verify >= start + int(piece.gpu_seconds))
-        model.add(end >= verify + int(piece.cpu_seconds))
-    model.add_cumulative(generations, [1] * len(pieces), len(site.slots))
-    model.add_cumulative(verifications, [1] * len(pieces), site.cpu_workers)
-    model.minimize(end)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 1
-    solver.parameters.max_deterministic_time = 5.0
-    assert solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    return float(solver.objective_value)
-
-
 def test_small_plans_are_within_five_per_cent_of_the_optimum():
+    pytest.importorskip("ortools")
     chance = random.Random(7)
     for _ in range(15):
         site = Site(SLOTS[: chance.choice([2, 3, 4])], chance.choice([1, 2, 3]))
@@ -65,7 +43,7 @@ def test_small_plans_are_within_five_per_cent_of_the_optimum():
         ]
         plan = plan_pieces(site, pieces)
         check(site, pieces, plan)
-        best = optimum(site, pieces)
+        best = evaluation.optimum(site, pieces)
         assert best >= lower_bound(site, pieces) - 1e-6
         assert plan.makespan <= 1.05 * best
 

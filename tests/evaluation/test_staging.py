@@ -78,26 +78,9 @@ def test_a_full_tmpfs_is_said_and_leaves_nothing(tmp_path, model):
     assert not list((tmp_path / "shm").glob("*.part-*"))
 
 
-def test_damage_is_found_by_content(tmp_path, model):
-    cache = ModelCache(tmp_path / "shm", 10_000)
-    staged = cache.stage(model)
-    assert cache.damaged(staged.key) == []
-    (staged.path / "config.json").write_text("[]")
-    assert cache.damaged(staged.key) == ["config.json"]
-
-
 def test_holding_what_is_not_there_and_staging_nothing_are_refused(tmp_path):
     cache = ModelCache(tmp_path / "shm", 10_000)
     with pytest.raises(StagingError, match="not staged"):
         cache.hold("0" * 32, os.getpid())
     with pytest.raises(StagingError, match="there is no model at"):
         cache.stage(tmp_path / "absent")
-
-
-def test_a_model_in_use_is_not_removed(tmp_path, model):
-    cache = ModelCache(tmp_path / "shm", 10_000)
-    staged = cache.stage(model)
-    cache.hold(staged.key, os.getpid())
-    assert not cache.remove(staged.key)
-    next((tmp_path / "shm" / staged.key / "refs").iterdir()).unlink()
-    assert cache.remove(staged.key)
