@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from anyio import to_thread
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.periodic import repeat
 from service.store import Clock, Store
 from service.store.access import Switch
 from service.store.database import hold_lock, timestamp
@@ -49,12 +50,7 @@ class Duties:
 
     async def run(self) -> None:
         """Until `close`."""
-        while not self._stopping.is_set():
-            await to_thread.run_sync(self.tick)
-            try:
-                await asyncio.wait_for(self._stopping.wait(), TICK_SECONDS)
-            except TimeoutError:
-                continue
+        await repeat(self.tick, TICK_SECONDS, self._stopping, "duties cannot be looked after")
         await to_thread.run_sync(self._give_up)
 
     def close(self) -> None:

@@ -6,15 +6,13 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from anyio import to_thread
-from sqlalchemy.exc import SQLAlchemyError
-
 from rules.matcher import Matcher
 from rules.pack import PackError, Rule, RuleRole
 from service.candidates import CandidateState, in_state, rule_of
 from service.ingest.matching import Learnt, MatcherPool
 from service.ingest.preparation import Filter
 from service.likeness import jobs_alike
+from service.periodic import repeat
 from service.store import Store
 
 __all__ = ["LearntRules"]
@@ -34,15 +32,7 @@ class LearntRules:
 
     async def run(self) -> None:
         """Until `close`."""
-        while not self._stopping.is_set():
-            try:
-                await to_thread.run_sync(self.refresh)
-            except SQLAlchemyError as error:
-                log.warning("learnt rules cannot be read: %s", str(error).splitlines()[0])
-            try:
-                await asyncio.wait_for(self._stopping.wait(), LOOK_SECONDS)
-            except TimeoutError:
-                continue
+        await repeat(self.refresh, LOOK_SECONDS, self._stopping, "learnt rules cannot be read")
 
     def close(self) -> None:
         self._stopping.set()

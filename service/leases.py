@@ -7,11 +7,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from anyio import to_thread
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 
 from detectors.lease import Judge, Lease, LeaseReview, next_look, review_leases
+from service.periodic import repeat
 from service.store import Clock, Store
 from service.store.events import publish_event
 from service.store.jobs import Node
@@ -38,15 +37,7 @@ class LeaseWatch:
 
     async def run(self) -> None:
         """Until `close`."""
-        while not self._stopping.is_set():
-            try:
-                await to_thread.run_sync(self.look)
-            except SQLAlchemyError as error:
-                log.warning("leases cannot be read: %s", str(error).splitlines()[0])
-            try:
-                await asyncio.wait_for(self._stopping.wait(), LOOK_SECONDS)
-            except TimeoutError:
-                continue
+        await repeat(self.look, LOOK_SECONDS, self._stopping, "leases cannot be read")
 
     def close(self) -> None:
         self._stopping.set()

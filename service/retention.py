@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyio import to_thread
 from sqlalchemy import Select, delete, func, select, text
-from sqlalchemy.exc import SQLAlchemyError
 
 from service.ingest.recent import RECENT_SECONDS
+from service.periodic import repeat
 from service.settings import Settings
 from service.store import Clock, Store
 from service.store.events import Event
@@ -55,13 +53,7 @@ class Storage:
 
     async def run(self) -> None:
         """Measure until `close`."""
-        while not self._stopping.is_set():
-            try:
-                await to_thread.run_sync(self.measure)
-            except SQLAlchemyError as error:
-                log.warning("the size of the store cannot be measured: %s", str(error).splitlines()[0])
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), MEASURE_SECONDS)
+        await repeat(self.measure, MEASURE_SECONDS, self._stopping, "the size of the store cannot be measured")
 
     def close(self) -> None:
         self._stopping.set()
