@@ -103,7 +103,12 @@ class RankGroup:
         """A keeper to start ranks with: the one that runs, else a new one. Raises KeeperError."""
         if self._keeper is None or self._keeper.lost:
             self._keeper = KeeperClient.start(self._folder.path, self._record)
-            self.placement = replace(self.placement, keeper=self._keeper.process)
+            spare = self.placement.spare
+            if spare is not None and is_running(spare):
+                # What it forks would be nobody's child: the keeper that was to adopt it is gone.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(spare.pid, signal.SIGKILL)
+            self.placement = replace(self.placement, keeper=self._keeper.process, spare=None)
 
     def start(self, generation: int, resume: Mapping[str, Any], place: Place, store: StoreAddress | None = None) -> None:
         """Start this node's ranks of `generation`, meeting at `store` or at one of ours. Raises KeeperError; none runs then."""

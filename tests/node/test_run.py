@@ -204,8 +204,6 @@ def test_the_exit_status_of_a_rank_that_died_while_no_agent_lived_is_known_to_th
     assert (failed["rank"], failed["signal"]) == (0, 11)
 
 
-@pytest.mark.soak
-@pytest.mark.whole
 def test_a_keeper_that_is_killed_costs_nothing_but_knowledge(runs: Runs, peer: Peer, script: Path, flag: Path) -> None:
     peer.on_failure = restart_row(peer)
     process = runs.start(script, str(flag))
