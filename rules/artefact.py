@@ -31,6 +31,7 @@ __all__ = [
     "artefact_key",
     "artefact_path",
     "compile_rules",
+    "load_compiled",
     "load_matcher",
     "write_artefact",
 ]

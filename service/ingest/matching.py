@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rules.artefact import load_matcher
+from rules.artefact import load_compiled
 from rules.matcher import Matcher
 from rules.pack import PACK_FOLDER, Rule
 from rules.redaction import Redactor, redactor
@@ -79,8 +79,9 @@ def work(connection: Connection, rules_folder: Path) -> None:
     # Only the service decides when to end: Ctrl-C in a terminal reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    matcher = load_matcher(rules_folder)
-    tools = Tools(matcher, redactor(), Preparer(matcher, redactor()))
+    compiled = load_compiled(rules_folder)
+    matcher = compiled.matcher()
+    tools = Tools(matcher, redactor(), Preparer(matcher, compiled.shapes, redactor()))
     connection.send_bytes(b"ready")
     while True:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -36,11 +36,13 @@ class Streams:
     def __init__(self, resource: Mapping[str, str], job_keys: Sequence[str]) -> None:
         self._resource = dict(sorted(resource.items())[:MAX_LABELS])
         self._job_keys = job_keys
-        self._own = RECORD_KEYS | frozenset(job_keys)
+        # Only these of a record's attributes are looked at.
+        self.telling = RECORD_KEYS | frozenset((*job_keys, STACKTRACE))
         self._known: dict[tuple[tuple[str, str], ...], StreamKey] = {}
 
-    def of(self, attributes: Iterable[tuple[str, str]]) -> StreamKey:
-        telling = tuple(sorted((name, value) for name, value in attributes if name in self._own))
+    def of(self, attributes: Mapping[str, str]) -> StreamKey:
+        """`attributes`: those of a record whose names are in `telling`."""
+        telling = tuple(sorted(item for item in attributes.items() if item[0] != STACKTRACE)) if attributes else ()
         key = self._known.get(telling)
         if key is None:
             labels = self._resource | dict(telling)
@@ -57,11 +59,14 @@ class Gathering:
     def __init__(self) -> None:
         self.decoded = Decoded()
         self._found: dict[StreamKey, tuple[list[int], list[str]]] = {}
+        self._last: tuple[StreamKey, list[int], list[str]] | None = None
 
-    def add(self, key: StreamKey, time_ns: int, body: str, stack: str) -> None:
-        times, texts = self._found.setdefault(key, ([], []))
-        times.append(time_ns)
-        texts.append(f"{body}\n{stack}" if stack and stack not in body else body)
+    def add(self, key: StreamKey, time_ns: int, body: str, stack: str = "") -> None:
+        last = self._last
+        if last is None or last[0] is not key:
+            self._last = last = (key, *self._found.setdefault(key, ([], [])))
+        last[1].append(time_ns)
+        last[2].append(f"{body}\n{stack}" if stack and stack not in body else body)
 
     def reject(self, why: str) -> None:
         self.decoded.rejected += 1
@@ -85,16 +90,23 @@ def decode_otlp_protobuf(data: bytes, limits: Limits, job_keys: Sequence[str], n
             item.key: text[:MAX_LABEL_BYTES] for item in resource_logs.resource.attributes if (text := any_text(item.value))
         }
         streams = Streams(resource, job_keys)
+        bare = streams.of({})
         for scope_logs in resource_logs.scope_logs:
             for record in scope_logs.log_records:
                 time_ns = record.time_unix_nano or record.observed_time_unix_nano or now_ns
                 if time_ns >= LATEST_NS:
                     gathering.reject("a record's time is out of range")
                     continue
-                attributes = [(item.key, any_text(item.value)) for item in record.attributes]
-                stack = next((value for name, value in attributes if name == STACKTRACE), "")
                 body = record.body.string_value or any_text(record.body)
-                gathering.add(streams.of(attributes), time_ns, body, stack)
+                if not record.attributes:
+                    gathering.add(bare, time_ns, body)
+                    continue
+                attributes = {
+                    item.key: item.value.string_value or any_text(item.value)
+                    for item in record.attributes
+                    if item.key in streams.telling
+                }
+                gathering.add(streams.of(attributes), time_ns, body, attributes.get(STACKTRACE, ""))
     return gathering.finish(limits)
 
 
@@ -140,9 +152,9 @@ def decode_otlp_json(data: bytes, limits: Limits, job_keys: Sequence[str], now_n
                 if time_ns >= LATEST_NS:
                     gathering.reject("a record's time is out of range")
                     continue
-                attributes = attributes_of(record, limits)
-                stack = next((value for name, value in attributes if name == STACKTRACE), "")
-                gathering.add(streams.of(attributes), time_ns, json_text(record.get("body"), limits), stack)
+                attributes = {name: text for name, text in attributes_of(record, limits) if name in streams.telling}
+                body = json_text(record.get("body"), limits)
+                gathering.add(streams.of(attributes), time_ns, body, attributes.get(STACKTRACE, ""))
     return gathering.finish(limits)
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 from detectors.reading.text import strip_escapes
-from rules.matcher import Matcher, references_of
-from rules.pack import Rule, RuleRole
+from rules.matcher import Matcher
+from rules.pack import Rule
 from rules.redaction import Redactor
+from rules.shapes import ShapePatterns
 from rules.signal import Trust
+from rules.verdicts import KEPT, BlockVerdicts, VerdictFinder
 from service.chunks import ChunkEncoder
 from service.ingest.loki import decode_loki_json, decode_loki_protobuf
 from service.ingest.ndjson import decode_ndjson
@@ -46,8 +48,7 @@ class Body:
     vouching_node: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedStream:
+class PreparedStream(NamedTuple):
     """Kept lines of one stream as a zstd frame, and how many were dropped by which rule."""
 
     key: str
@@ -63,8 +64,7 @@ class PreparedStream:
     digests: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """What is to be stored of one body, and the counts that its sender is told."""
 
     streams: tuple[PreparedStream, ...] = ()
@@ -105,13 +105,13 @@ class Filter:
 class Preparer:
     """Prepares one body after another; lives in one thread."""
 
-    def __init__(self, matcher: Matcher, redactor: Redactor) -> None:
+    def __init__(self, matcher: Matcher, shapes: ShapePatterns, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._patterns = matcher.patterns
-        # By pattern: the code of its routine rule, or None for a rule that recognises signals.
-        rules = [matcher.rules[rule] for rule, _, _ in references_of(matcher.rules)]
-        self._routine = [rule.code if rule.role is RuleRole.ROUTINE else None for rule in rules]
-        self._marks = [rule.role is RuleRole.ROUTINE and rule.marks is not None for rule in rules]
+        self._verdicts = VerdictFinder(matcher, shapes)
+        # Of learnt filters too, which are numbered after the rules.
+        self._codes = [rule.code for rule in matcher.rules]
+        self._rules = len(matcher.rules)
+        self._marks = frozenset(number for number, rule in enumerate(matcher.rules) if rule.marks is not None)
         self._encoder = ChunkEncoder()
         self._filters: tuple[Filter, ...] = ()
         self._learnt = Matcher(())
@@ -120,25 +120,26 @@ class Preparer:
         """Drop what these filters find too, from now on. Raises PackError."""
         self._learnt = Matcher([item.rule for item in filters])
         self._filters = tuple(filters)
+        self._codes[self._rules :] = [item.rule.code for item in filters]
 
     def prepare(self, body: Body) -> Prepared:
         """Raises ProtocolError where the body is not what its door takes."""
         data = decompressed(body.data, body.encoding, body.limits)
         decoded = decode(body, data)
-        texts = self._redacted([lines.texts for lines in decoded.streams.values()])
-        block = b"".join([text + b"\n" for lines in texts for text in lines])
-        verdicts, marks, signals = self._judge(block, sum(map(len, texts)))
+        texts, block = self._redacted([lines.texts for lines in decoded.streams.values()])
+        stripped = strip_escapes(block)
+        verdicts = self._verdicts.find(stripped)
         if self._filters:
             jobs = [key.job for key, lines in zip(decoded.streams, texts, strict=True) for _ in lines]
-            self._filter(block, jobs, verdicts, signals)
+            self._filter(stripped, jobs, verdicts)
         streams: list[PreparedStream] = []
         start = 0
         for (key, lines), redacted in zip(decoded.streams.items(), texts, strict=True):
             if redacted:
                 end = start + len(redacted)
-                streams.append(self._stream(body, key, lines, redacted, verdicts[start:end], marks_within(marks, start, end)))
+                streams.append(self._stream(body, key, lines, redacted, verdicts.rules[start:end]))
                 start = end
-        kept = sum(stream.lines for stream in streams)
+        kept = sum([stream.lines for stream in streams])
         times = [lines.times[-1] for lines in decoded.streams.values() if lines.times]
         return Prepared(
             streams=tuple(streams),
@@ -153,48 +154,37 @@ class Preparer:
             identity=hashlib.sha256(data).hexdigest(),
         )
 
-    def _redacted(self, texts: list[list[bytes]]) -> list[list[bytes]]:
-        block = b"".join([text + b"\n" for lines in texts for text in lines])
+    def _redacted(self, texts: list[list[bytes]]) -> tuple[list[list[bytes]], bytes]:
+        """The lines of each stream without secrets, and all of them as one block."""
+        block = block_of(texts)
         if self._redactor.redact(block) is block:
-            return texts
+            return texts, block
         # By stream: a private key that never ends must not take the lines of others with it.
-        return [self._redactor.redact(b"".join([text + b"\n" for text in lines])).split(b"\n")[:-1] for lines in texts]
+        texts = [self._redactor.redact(block_of([lines])).split(b"\n")[:-1] for lines in texts]
+        return texts, block_of(texts)
 
-    def _filter(self, block: bytes, jobs: Sequence[str | None], verdicts: list[str | None], signals: frozenset[int]) -> None:
+    def _filter(self, block: bytes, jobs: Sequence[str | None], verdicts: BlockVerdicts) -> None:
         """Drop the lines that learnt filters find in logs of the jobs that they are for; never one that a signal rule finds."""
-        for hit in self._learnt.scan(strip_escapes(block)):
+        rules = verdicts.rules
+        for hit in self._learnt.scan(block):
             item = self._filters[hit.rule]
-            if verdicts[hit.line] is None and hit.line not in signals and (item.jobs is None or jobs[hit.line] in item.jobs):
-                verdicts[hit.line] = item.rule.code
+            if (
+                rules[hit.line] == KEPT
+                and hit.line not in verdicts.signals
+                and (item.jobs is None or jobs[hit.line] in item.jobs)
+            ):
+                rules[hit.line] = self._rules + hit.rule
 
-    def _judge(self, block: bytes, lines: int) -> tuple[list[str | None], list[int], frozenset[int]]:
-        """For each line the routine rule that drops it, else None; which of the dropped ones mark the life of the job; and
-        which lines a signal rule finds."""
-        verdicts: list[str | None] = [None] * lines
-        marks: list[int] = []
-        signals: list[int] = []
-        routine = self._routine
-        for line, pattern in self._patterns.find(strip_escapes(block)):
-            code = routine[pattern]
-            if code is None:
-                signals.append(line)
-            elif verdicts[line] is None:
-                verdicts[line] = code
-                if self._marks[pattern]:
-                    marks.append(line)
-        for line in signals:
-            verdicts[line] = None
-        return verdicts, marks, frozenset(signals)
-
-    def _stream(
-        self, body: Body, key: StreamKey, lines: StreamLines, texts: list[bytes], verdicts: list[str | None], marks: list[int]
-    ) -> PreparedStream:
-        if marks:
+    def _stream(self, body: Body, key: StreamKey, lines: StreamLines, texts: list[bytes], verdicts: list[int]) -> PreparedStream:
+        dropped = Counter(verdicts)
+        if not self._marks.isdisjoint(dropped):
             # Of lines that mark the job's life only the last of a batch stays: where a run stood must remain visible.
-            verdicts[marks[-1]] = None
+            last = max([index for index, rule in enumerate(verdicts) if rule in self._marks])
+            dropped[verdicts[last]] -= 1
+            verdicts[last] = KEPT
+        dropped.pop(KEPT, None)
         numbers, times = lines.numbers, lines.times
-        kept = [(numbers[index], times[index], texts[index]) for index, verdict in enumerate(verdicts) if verdict is None]
-        dropped = Counter(verdict for verdict in verdicts if verdict is not None)
+        kept = [(numbers[index], times[index], texts[index]) for index, rule in enumerate(verdicts) if rule == KEPT]
         vouched = key.node_vouched and key.node is not None and key.node == body.vouching_node
         trust = Trust.NODE if vouched else Trust.JOB
         name = stream_name(key, trust)
@@ -207,15 +197,14 @@ class Preparer:
             first_time=min(times) / 1e9,
             last_time=max(times) / 1e9,
             data=self._encoder.encode(kept) if kept else b"",
-            dropped=dict(dropped),
+            dropped={self._codes[rule]: count for rule, count in dropped.items() if count},
             # An agent's batches have ids of their own.
             digests=b"" if body.door is Door.NDJSON else digests_of(name, kept),
         )
 
 
-def marks_within(marks: list[int], start: int, end: int) -> list[int]:
-    """Those of the ascending `marks` from `start` up to `end`, counted from `start`."""
-    return [mark - start for mark in marks[bisect_left(marks, start) : bisect_left(marks, end)]]
+def block_of(texts: list[list[bytes]]) -> bytes:
+    return b"".join([text + b"\n" for lines in texts for text in lines])
 
 
 @lru_cache(maxsize=16_384)

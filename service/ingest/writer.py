@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import cast
 
 from sqlalchemy import Table, func, select
@@ -215,12 +215,12 @@ class ChunkWriter:
             of_group |= dict.fromkeys(digest for position, digest in enumerate(single) if position not in repeated)
             streams.append(self._without(stream, repeated) if repeated else stream)
         kept = sum(stream.lines for stream in streams)
-        return replace(prepared, streams=tuple(streams), kept=kept)
+        return prepared._replace(streams=tuple(streams), kept=kept)
 
     def _without(self, stream: PreparedStream, repeated: set[int]) -> PreparedStream:
         lines = [line for position, line in enumerate(decode_chunk(stream.data)) if position not in repeated]
         raw_bytes = sum(len(line.text) + 1 for line in lines)
-        return replace(stream, lines=len(lines), raw_bytes=raw_bytes, data=self._encoder.encode(lines) if lines else b"")
+        return stream._replace(lines=len(lines), raw_bytes=raw_bytes, data=self._encoder.encode(lines) if lines else b"")
 
     def _stream_ids(self, session: Session, group: Sequence[Pending], now: float) -> dict[str, int]:
         wanted = {stream.key: (stream, pending.origin) for pending in group for stream in pending.prepared.streams}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from rules.artefact import load_matcher
+from rules.artefact import load_compiled
 from rules.redaction import redactor
 from rules.signal import Role, Trust
 from service.diagnoses import StreamContent, rank_contents
@@ -20,8 +20,9 @@ SURVIVOR = (
 
 @cache
 def tools() -> Tools:
-    matcher = load_matcher()
-    return Tools(matcher, redactor(), Preparer(matcher, redactor()))
+    compiled = load_compiled()
+    matcher = compiled.matcher()
+    return Tools(matcher, redactor(), Preparer(matcher, compiled.shapes, redactor()))
 
 
 def log_of(rank: int, content: bytes) -> StreamContent:
