@@ -32,24 +32,40 @@ static int append(PyObject *list, PyObject *item) {
     return status;
 }
 
-static PyObject *sift(Sifter *self, PyObject *arguments) {
+static void release_block(Sifter *self) {
+    if (self->view.obj)
+        PyBuffer_Release(&self->view);
+    self->next = self->end = NULL;
+}
+
+static PyObject *open_block(Sifter *self, PyObject *arguments) {
     Py_buffer view;
     long long first_number;
     if (!PyArg_ParseTuple(arguments, "y*L", &view, &first_number))
         return NULL;
-    PyObject *indexes = PyList_New(0), *lines = PyList_New(0), *repeated = PyList_New(0);
-    const uint8_t *block = view.buf, *end = block + view.len;
-    if (!indexes || !lines || !repeated)
-        goto failed;
-    if (view.len && (end[-1] != '\n' || view.len > UINT32_MAX)) {
+    const uint8_t *block = view.buf;
+    if (view.len && (block[view.len - 1] != '\n' || view.len > UINT32_MAX)) {
         PyErr_SetString(PyExc_ValueError, "a block holds whole lines and is under 4 GiB");
-        goto failed;
+        PyBuffer_Release(&view);
+        return NULL;
     }
+    release_block(self);
+    self->view = view;
+    self->next = block;
+    self->end = block + view.len;
     self->first_number = first_number;
     self->line_count = 0;
-    self->block_length = view.len;
     self->touched_count = 0;
-    for (const uint8_t *line = block; line < end;) {
+    Py_RETURN_NONE;
+}
+
+static PyObject *sift(Sifter *self, PyObject *Py_UNUSED(ignored)) {
+    PyObject *indexes = PyList_New(0), *lines = PyList_New(0), *repeated = PyList_New(0);
+    if (!indexes || !lines || !repeated)
+        goto failed;
+    const uint8_t *block = self->view.buf, *end = self->end, *line = self->next;
+    Py_ssize_t before = self->line_count;
+    while (line < end && PyList_GET_SIZE(repeated) < MAX_REPEATED) {
         const uint8_t *stop = memchr(line, '\n', end - line);
         size_t length = stop - line;
         uint32_t index = (uint32_t)self->line_count;
@@ -88,16 +104,16 @@ static PyObject *sift(Sifter *self, PyObject *arguments) {
     }
     if (room_for_lines(self))
         goto failed;
-    self->starts[self->line_count] = (uint32_t)view.len;
-    self->lines += self->line_count;
-    PyBuffer_Release(&view);
-    return Py_BuildValue("(NNN)", indexes, lines, repeated);
+    self->starts[self->line_count] = (uint32_t)(line - block);
+    self->lines += self->line_count - before;
+    self->next = line;
+    return Py_BuildValue("(NNNO)", indexes, lines, repeated, line < end ? Py_True : Py_False);
 failed:
+    release_block(self);
     self->line_count = 0;
     Py_XDECREF(indexes);
     Py_XDECREF(lines);
     Py_XDECREF(repeated);
-    PyBuffer_Release(&view);
     return NULL;
 }
 
@@ -190,9 +206,13 @@ static PyObject *close_block(Sifter *self, PyObject *argument) {
         return NULL;
     const char *block = view.buf, *end = block + view.len;
     PyObject *kept = NULL;
+    if (self->next != self->end) {
+        PyErr_SetString(PyExc_ValueError, "the block was not sifted to its end");
+        goto done;
+    }
     /* The block as it stood in the source may have longer lines than the one that was sifted: their starts are found anew. */
     const char *line = block;
-    for (Py_ssize_t i = 0; i < self->line_count && view.len != self->block_length; i++) {
+    for (Py_ssize_t i = 0; i < self->line_count && view.len != self->view.len; i++) {
         const char *stop = line < end ? memchr(line, '\n', end - line) : NULL;
         if (!stop) {
             PyErr_SetString(PyExc_ValueError, "not as many lines as were sifted");
@@ -232,6 +252,7 @@ static PyObject *close_block(Sifter *self, PyObject *argument) {
     }
     self->touched_count = 0;
     self->line_count = 0;
+    release_block(self);
     _PyBytes_Resize(&kept, out - PyBytes_AS_STRING(kept));
 done:
     PyBuffer_Release(&view);
@@ -239,6 +260,7 @@ done:
 }
 
 static void sifter_dealloc(Sifter *self) {
+    release_block(self);
     if (self->buckets)
         forget_shapes(self);
     for (uint32_t slot = 0; slot < self->rank_room; slot++)
@@ -287,7 +309,8 @@ static PyObject *sifter_new(PyTypeObject *type, PyObject *arguments, PyObject *P
 }
 
 static PyMethodDef sifter_methods[] = {
-    {"sift", (PyCFunction)sift, METH_VARARGS, "sift(block, first_number) -> (indexes, lines, repeated)"},
+    {"open_block", (PyCFunction)open_block, METH_VARARGS, "open_block(block, first_number)"},
+    {"sift", (PyCFunction)sift, METH_NOARGS, "sift() -> (indexes, lines, repeated, more)"},
     {"learn", (PyCFunction)learn, METH_VARARGS, "learn(line, rule, guards, rank, second, values)"},
     {"settle", (PyCFunction)settle, METH_VARARGS, "settle(indexes, rules, ranks)"},
     {"measure", (PyCFunction)measure, METH_VARARGS, "measure(index, rank, time, values)"},

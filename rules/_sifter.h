@@ -17,6 +17,7 @@
 #define MAX_LAST_BYTES 512
 #define TIME_BYTES 40
 #define SEEN_SLOTS 65536
+#define MAX_REPEATED 32
 #define POINTS_IN_ALL 8192
 #define MIN_POINTS 2
 #define MAX_POINTS 128
@@ -72,8 +73,8 @@ typedef struct {
     uint8_t *verdicts;
     Py_ssize_t line_count, line_room;
     int64_t first_number;
-    const char *block;
-    Py_ssize_t block_length;
+    Py_buffer view;
+    const uint8_t *next, *end;
     uint64_t kept_lines, kept_bytes;
     long long lines;
     uint8_t *scratch;

@@ -23,16 +23,12 @@ from rules.signal import Measurement
 
 __all__ = ["CompressionReport", "Compressor", "RankPrefix", "RankTrace", "Reading", "Series", "Sifted", "measurements_of"]
 
-# The shape judged in one block at most; a log of ever new shapes must not cost more than looking at its lines does.
-MAX_JUDGED = 64
-MAX_REPEATED = 1_024
 CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
 CLOCK_BYTES = 128
 STEP = "step"
 RANK = "rank"
 # What stands up to the second in the longest usual stamp: 2025-11-28 09:57:52
 STAMP_BYTES = 19
-FIRST_LEAD = 32_768
 SIGNAL = -1
 CONDITION = 1 << 29
 UNRECOGNISED = 1 << 30
@@ -116,7 +112,6 @@ class Compressor:
         ]
         self._by_precedence = sorted(range(len(matcher.rules)), key=shapes.precedence.__getitem__)
         self._certain_patterns: dict[int, Any] = {}
-        self._lead = FIRST_LEAD
         # By rule; KEEP, which is -1, captures nothing.
         self._captures = [*map(bool, matcher.expressions.captures), False]
         self._blind = [*matcher.expressions.blind, True]
@@ -130,20 +125,13 @@ class Compressor:
 
     def feed(self, block: bytes, original: bytes | None = None) -> Sifted:
         """`block`: whole lines to judge, which follow those of the block before; `original`: the same as they are to be kept."""
-        if self._lead < len(block) and original is None:
-            # Small steps at first: what they teach spares the rest of the first block a closer look.
-            cut = block.rfind(b"\n", 0, self._lead) + 1
-            self._lead *= 2
-            if cut:
-                before = self.lines
-                head = self.feed(block[:cut])
-                skipped = self.lines - before
-                rest = self.feed(block[cut:])
-                later = (Hit(hit.line + skipped, hit.rule, hit.clause, hit.ordinal) for hit in rest.hits)
-                return Sifted(head.kept + rest.kept, (*head.hits, *later))
-        indexes, lines, repeated = self._sifter.sift(block, self.lines + 1)
+        self._sifter.open_block(block, self.lines + 1)
         hits: list[Hit] = []
-        if lines:
+        more = True
+        while more:
+            indexes, lines, repeated, more = self._sifter.sift()
+            if not lines:
+                continue
             rules = self._look_at(indexes, lines, hits)
             ranks = list(map(self._rank_of, lines))
             for place, rule in enumerate(rules):
@@ -151,7 +139,7 @@ class Compressor:
                     self._measure(indexes[place], lines[place], rule, ranks, place)
             self._sifter.settle(indexes, rules, ranks)
             if repeated:
-                self._learn({shape_of(lines[place]): (lines[place], rules[place]) for place in repeated[:MAX_REPEATED]})
+                self._learn({shape_of(lines[place]): (lines[place], rules[place]) for place in repeated})
         return Sifted(self._sifter.close_block(block if original is None else original), tuple(hits))
 
     def _look_at(self, indexes: Sequence[int], lines: Sequence[bytes], hits: list[Hit]) -> list[int]:
@@ -193,8 +181,8 @@ class Compressor:
 
     def _learn(self, fresh: Mapping[bytes, tuple[bytes, int]]) -> None:
         """Teach the sifter new shapes: for each a line and the verdict on it."""
-        chosen = list(fresh.values())[:MAX_JUDGED]
-        for (line, rule), judgement in zip(chosen, judge(self._shapes, [line for line, _ in chosen]), strict=True):
+        judgements = judge(self._shapes, [line for line, _ in fresh.values()], self._collect_hits)
+        for (line, rule), judgement in zip(fresh.values(), judgements, strict=True):
             expected = None if rule == KEEP else rule
             if judgement is None or judgement.rule != expected or not self._blind[rule]:
                 kept = rule == KEEP and not self._collect_hits and self._is_signal_anyhow(line)

@@ -44,8 +44,13 @@ class Sort(StrEnum):
     """What finding a pattern in a line with unknown digits says."""
 
     SIGNAL_POSSIBLE = "signal"
+    CONDITION_POSSIBLE = "condition"
     ROUTINE_POSSIBLE = "possible"
     ROUTINE_CERTAIN = "certain"
+
+
+ROUTINE_SORTS = (Sort.ROUTINE_POSSIBLE, Sort.ROUTINE_CERTAIN)
+SIGNAL_SORTS = (Sort.SIGNAL_POSSIBLE, Sort.CONDITION_POSSIBLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +83,20 @@ def shape_expressions(rules: Sequence[Rule]) -> tuple[tuple[bytes, ...], tuple[t
     meanings: list[tuple[Sort, int]] = []
     for index, rule in enumerate(rules):
         routine = rule.role is RuleRole.ROUTINE
-        for source in rule.any if routine else (*rule.any, *rule.all, *rule.none):
-            pattern = parse_pattern(source)
-            for certain in (False, True) if routine else (False,):
-                variant = pattern.with_any_digit(certain)
-                if variant is not None:
-                    expressions.append(variant.for_hyperscan())
-                    meanings.append((sort_of(routine, certain), index))
+        sources = [(source, sort) for sort in (ROUTINE_SORTS if routine else SIGNAL_SORTS) for source in clause_of(rule, sort)]
+        for source, sort in sources:
+            variant = parse_pattern(source).with_any_digit(sort is Sort.ROUTINE_CERTAIN)
+            if variant is not None:
+                expressions.append(variant.for_hyperscan())
+                meanings.append((sort, index))
     return tuple(expressions), tuple(meanings)
 
 
-def sort_of(routine: bool, certain: bool) -> Sort:
-    if not routine:
-        return Sort.SIGNAL_POSSIBLE
-    return Sort.ROUTINE_CERTAIN if certain else Sort.ROUTINE_POSSIBLE
+def clause_of(rule: Rule, sort: Sort) -> Sequence[str]:
+    """The patterns of `rule` that say this of a line."""
+    if sort is Sort.SIGNAL_POSSIBLE:
+        return (*rule.any, *rule.all)
+    return rule.none if sort is Sort.CONDITION_POSSIBLE else rule.any
 
 
 def shape_patterns(rules: Sequence[Rule]) -> ShapePatterns:
@@ -113,50 +118,53 @@ def preferred(precedence: Sequence[int], known: int | None, rule: int) -> int:
     return rule if known is None or precedence[rule] < precedence[known] else known
 
 
-def judge(patterns: ShapePatterns, lines: Sequence[bytes]) -> list[Judgement | None]:
-    """The judgement of each line's shape; None where every line of it has to be looked at."""
+def judge(patterns: ShapePatterns, lines: Sequence[bytes], conditions: bool = True) -> list[Judgement | None]:
+    """The judgement of each line's shape; None where every line of it has to be looked at.
+
+    `conditions`: whether those that only speak against a rule have to be looked at, too.
+    """
     texts = [with_unknown_digits(line) for line in lines]
     judgements: list[Judgement | None] = []
-    for line, (settled, rule) in zip(lines, outcomes(patterns, texts), strict=True):
+    for line, (settled, rule) in zip(lines, outcomes(patterns, texts, conditions), strict=True):
         if ANY_DIGIT in line:
             judgements.append(None)
         elif settled:
             judgements.append(Judgement(rule, ()))
         else:
-            judgements.append(guarded(patterns, line))
+            judgements.append(guarded(patterns, line, conditions))
     return judgements
 
 
-def outcomes(patterns: ShapePatterns, texts: Sequence[bytes]) -> list[tuple[bool, int | None]]:
+def outcomes(patterns: ShapePatterns, texts: Sequence[bytes], conditions: bool) -> list[tuple[bool, int | None]]:
     """For each text: whether its verdict is settled whatever the unknown digits are, and to which routine rule it then falls."""
     signal = [False] * len(texts)
     possible: list[int | None] = [None] * len(texts)
     certain: list[int | None] = [None] * len(texts)
     for index, pattern in patterns.patterns.find(b"".join(text + b"\n" for text in texts)):
         sort, rule = patterns.meanings[pattern]
-        if sort is Sort.SIGNAL_POSSIBLE:
-            signal[index] = True
+        if sort in SIGNAL_SORTS:
+            signal[index] = signal[index] or conditions or sort is Sort.SIGNAL_POSSIBLE
             continue
         first = possible if sort is Sort.ROUTINE_POSSIBLE else certain
         first[index] = preferred(patterns.precedence, first[index], rule)
     return [(not signal[i] and possible[i] == certain[i], certain[i]) for i in range(len(texts))]
 
 
-def guarded(patterns: ShapePatterns, line: bytes) -> Judgement | None:
+def guarded(patterns: ShapePatterns, line: bytes, conditions: bool) -> Judgement | None:
     """Find few numbers which, held fast, settle the verdict: one, or all without each that turns out not to matter."""
     numbers = [match.span() for match in NUMBER.finditer(line)]
     if len(numbers) > MAX_NUMBERS:
         return None
-    ((settled, rule),) = outcomes(patterns, [line])
+    ((settled, rule),) = outcomes(patterns, [line], conditions)
     if not settled:
         return None
-    alone = outcomes(patterns, [with_known(line, [number]) for number in numbers])
+    alone = outcomes(patterns, [with_known(line, [number]) for number in numbers], conditions)
     if (True, rule) in alone:
         return Judgement(rule, (numbers[alone.index((True, rule))],))
     guards = list(numbers)
     for number in numbers:
         fewer = [guard for guard in guards if guard != number]
-        if outcomes(patterns, [with_known(line, fewer)])[0] == (True, rule):
+        if outcomes(patterns, [with_known(line, fewer)], conditions)[0] == (True, rule):
             guards = fewer
     return Judgement(rule, tuple(guards))
 

@@ -38,6 +38,8 @@ MAX_RANK_RECORDS = 65_536
 MAX_LAST_BYTES = 512
 TIME_BYTES = 40
 SEEN_SHAPES = 65_536
+# After so many lines whose shape was seen before, teaching comes first: it spares the rest of the block.
+MAX_REPEATED = 32
 POINTS_IN_ALL = 8_192
 MIN_POINTS = 2
 MAX_POINTS = 128
@@ -53,14 +55,21 @@ SifterReport = tuple[int, int, list[int], dict[int, RankReport]]
 
 
 class Sifter(Protocol):
-    """Call sift, learn and settle what it did not know, then close_block; report at any time between blocks."""
+    """Call open_block, then sift and settle and learn what it did not know while there is more, then close_block.
+
+    Report at any time between blocks.
+    """
 
     @property
     def lines(self) -> int:
         """Of all blocks so far."""
 
-    def sift(self, block: bytes, first_number: int, /) -> tuple[list[int], list[bytes], list[int]]:
-        """The lines whose shape is not known: their indexes, the lines, and which of them have a shape seen before."""
+    def open_block(self, block: bytes, first_number: int, /) -> None:
+        """Begin with `block`: whole lines, of which the first has this number."""
+
+    def sift(self) -> tuple[list[int], list[bytes], list[int], bool]:
+        """The next lines whose shape is not known: their indexes, the lines, which of them have a shape seen before, and
+        whether there is more to sift."""
 
     def learn(
         self,
@@ -151,32 +160,38 @@ class PythonSifter:
         self._point_total = 0
         self._first = 0
         self._lines: list[bytes] = []
+        self._next = 0
         self._verdicts: list[int] = []
         self._touched: dict[int, int] = {}
         self._kept_lines = 0
         self._kept_bytes = 0
 
-    def sift(self, block: bytes, first_number: int, /) -> tuple[list[int], list[bytes], list[int]]:
-        self._first = first_number
-        self._lines = block.split(b"\n")
-        if self._lines.pop():
+    def open_block(self, block: bytes, first_number: int, /) -> None:
+        lines = block.split(b"\n")
+        if lines.pop():
             raise ValueError("a block holds whole lines and is under 4 GiB")
-        shapes = shape_of(block).split(b"\n")
-        self._verdicts = [KEEP] * len(self._lines)
+        self._first, self._lines, self._next = first_number, lines, 0
+        self._verdicts = [KEEP] * len(lines)
         self._touched = {}
-        self.lines += len(self._lines)
+
+    def sift(self) -> tuple[list[int], list[bytes], list[int], bool]:
         indexes: list[int] = []
         repeated: list[int] = []
-        for index, line in enumerate(self._lines):
-            shape = self._known(shapes[index], line)
+        before = self._next
+        while self._next < len(self._lines) and len(repeated) < MAX_REPEATED:
+            index, self._next = self._next, self._next + 1
+            line = self._lines[index]
+            masked = shape_of(line)
+            shape = self._known(masked, line)
             if shape is not None and shape.rule != ASK:
                 self._verdicts[index] = shape.rule
                 self._apply(shape, line, index)
                 continue
-            if shape is None and len(line) <= MAX_SHAPE_BYTES and self._noted(shapes[index]):
+            if shape is None and len(line) <= MAX_SHAPE_BYTES and self._noted(masked):
                 repeated.append(len(indexes))
             indexes.append(index)
-        return indexes, [self._lines[index] for index in indexes], repeated
+        self.lines += self._next - before
+        return indexes, [self._lines[index] for index in indexes], repeated, self._next < len(self._lines)
 
     def _known(self, masked: bytes, line: bytes) -> Shape | None:
         return next((shape for shape in self._shapes.get(masked, ()) if shape.fits(line)), None)
@@ -275,6 +290,8 @@ class PythonSifter:
         self._measure(record, self._first + index, time, [(series, number_of(text)) for series, text in values])
 
     def close_block(self, block: bytes, /) -> bytes:
+        if self._next != len(self._lines):
+            raise ValueError("the block was not sifted to its end")
         lines = block.split(b"\n")
         if lines.pop() or len(lines) != len(self._lines):
             raise ValueError("not as many lines as were sifted")
@@ -288,7 +305,7 @@ class PythonSifter:
             record = self._records[rank]
             record.last_number = self._first + index
             record.last_line = lines[index][:MAX_LAST_BYTES]
-        self._lines, self._verdicts, self._touched = [], [], {}
+        self._lines, self._verdicts, self._touched, self._next = [], [], {}, 0
         return b"".join(parts)
 
     def report(self) -> SifterReport:

@@ -141,6 +141,17 @@ def test_what_speaks_against_a_rule_is_reported_though_its_line_is_dropped(sifte
         assert [(hit.line, hit.clause.value) for hit in sifted.hits] == [(0, "none")] and not sifted.kept
 
 
+def test_where_no_hits_are_wanted_what_only_speaks_against_a_rule_needs_no_look(sifter: Sifter) -> None:
+    compressed = Compressor(
+        Matcher([ROUTINE, SIGNAL]), shape_patterns([ROUTINE, SIGNAL]), prefix_rank, sifter, collect_hits=False
+    )
+    lines = b"request took 1 ms, status 200 never\n" * 4
+    for _ in range(2):
+        assert compressed.feed(lines).kept == b""
+    sifter.open_block(lines, 9)
+    assert sifter.sift() == ([], [], [], False)
+
+
 def test_dropped_lines_leave_their_numbers_by_rank(sifter: Sifter) -> None:
     compressed = compressor([ROUTINE, SIGNAL], sifter)
     for block in range(10):
