@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-# Not Typer: its import takes longer than sifting 100 MB (docs/decisions/0012).
-import argparse
 import json
 import sys
 import time
@@ -12,9 +10,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cli.main import UsageError, fail
+from cli.options import option_parser
 from detectors.reading.sources import LineReader, UnreadableInput, find_sources
 from detectors.reading.text import rank_span, strip_escapes
-from detectors.reading.timestamps import Stamps
 from rules.artefact import load_compiled
 from rules.compression import CompressionReport, Compressor, RankTrace
 from rules.pack import PackError
@@ -24,11 +22,11 @@ __all__ = ["app"]
 
 def app(args: Sequence[str], prog_name: str) -> None:
     """Raises UsageError."""
-    parser = argparse.ArgumentParser(
-        prog=prog_name,
-        description="Drop the routine lines of a log, keep the others under their numbers. Lines that any signal rule could "
+    parser = option_parser(
+        prog_name,
+        "Drop the routine lines of a log, keep the others under their numbers. Lines that any signal rule could "
         "match are never dropped; what the dropped ones measured is kept per rank.",
-        epilog="Kept lines go to OUT (standard output if left out), each after its line number and a tab.",
+        "Kept lines go to OUT (standard output if left out), each after its line number and a tab.",
     )
     parser.add_argument("path", metavar="PATH", help="a file, .gz or .zst, or - for standard input")
     parser.add_argument("-o", "--output", metavar="OUT", help="where kept lines go")
@@ -53,13 +51,20 @@ def app(args: Sequence[str], prog_name: str) -> None:
             sifted = compressor.feed(stripped, None if stripped is block else block)
             if sifted.kept:
                 output.write(sifted.kept)
-    report = compressor.report(Stamps(time.time).read if options.json else None)
+    report = compressor.report(stamp_reader() if options.json else None)
     if reader.note:
         print(f"pitstop: {options.path}: {reader.note}", file=sys.stderr)
     if options.json:
         print(json.dumps(document(report, compressor.lines, reader.bytes, time.monotonic() - began)))
     else:
         print(summary(report, compressor.lines, reader.bytes), file=sys.stderr)
+
+
+def stamp_reader() -> Callable[[str], float | None]:
+    # Not at the top: dates take a while to import.
+    from detectors.reading.timestamps import Stamps
+
+    return Stamps(time.time).read
 
 
 class Output:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-# Not Typer: its import takes longer than reading 100 MB.
-import argparse
 import json
 import sys
 import time
 from collections.abc import Sequence
 
 from cli.main import UsageError
+from cli.options import option_parser
 from cli.report import report
 from detectors.reading.excerpt import lines_around
 from detectors.reading.scan import scan_inputs
@@ -24,9 +23,9 @@ __all__ = ["app"]
 
 def app(args: Sequence[str], prog_name: str) -> None:
     """Raises UsageError."""
-    parser = argparse.ArgumentParser(
-        prog=prog_name,
-        description="Say what broke, and why, from what one failed run left behind: logs, kernel logs, flight-recorder dumps, "
+    parser = option_parser(
+        prog_name,
+        "Say what broke, and why, from what one failed run left behind: logs, kernel logs, flight-recorder dumps, "
         "error files of torchelastic, NCCL RAS status, Slurm's job records, alerts. What each one is is told from its content.",
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", help="files, directories, .gz/.zst, or - for standard input")

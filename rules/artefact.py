@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import hyperscan
 
@@ -40,6 +40,7 @@ __all__ = [
 ARTEFACT_VARIABLE = "PITSTOP_RULES_ARTEFACT"
 MAGIC = b"PITSTOP RULES 1\n"
 CHECKSUM_BYTES = 32
+MAX_HEADER_BYTES = 1 << 20
 # Of older packs and other processors, this many files stay in the cache.
 KEPT_ARTEFACTS = 8
 # What decides how packs are compiled: another version of these makes another artefact.
@@ -165,67 +166,70 @@ def forget_old(newest: Path) -> None:
 
 def read_artefact(path: Path, key: Mapping[str, str]) -> Compiled:
     """Raises ArtefactError where it is not ours to trust, damaged, or made for something else; OSError where unreadable."""
-    content = owned_content(path)
-    if not content.startswith(MAGIC):
-        raise ArtefactError("not compiled rules, or of another version of Pitstop")
-    start = len(MAGIC) + CHECKSUM_BYTES
-    body = memoryview(content)[start:]
-    if hashlib.sha256(body).digest() != content[len(MAGIC) : start]:
-        raise ArtefactError("damaged")
-    # Undamaged and written by us: from here on the form is known.
-    header_end = 8 + int.from_bytes(body[:8], "little")
-    header = json.loads(bytes(body[8:header_end]))
-    if header["key"] != dict(key):
-        differing = ", ".join(name for name in key if header["key"].get(name) != key[name])
-        raise ArtefactError(f"made for other {differing}")
-    sections: dict[str, bytes] = {}
-    position = header_end
-    for name, length in header["sections"].items():
-        sections[name] = bytes(body[position : position + length])
-        position += length
+    with owned_file(path) as file:
+        sections = read_sections(file, key)
     try:
         return compiled_of(json.loads(sections["table"]), sections)
     except hyperscan.error as error:
         raise ArtefactError(f"Hyperscan does not take it: {error}") from None
 
 
-def owned_content(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise ArtefactError("not a file")
-        # Root may prepare an image for others; nobody else may write what the engine will run.
-        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
-            raise ArtefactError("others own it or may write to it")
-        return file.read()
+def read_sections(file: BinaryIO, key: Mapping[str, str]) -> dict[str, bytes]:
+    """Each section read once, into bytes of its own: they are megabytes. Raises ArtefactError."""
+    if file.read(len(MAGIC)) != MAGIC:
+        raise ArtefactError("not compiled rules, or of another version of Pitstop")
+    checksum, length = file.read(CHECKSUM_BYTES), file.read(8)
+    encoded = file.read(min(int.from_bytes(length, "little"), MAX_HEADER_BYTES))
+    digest = hashlib.sha256(length + encoded)
+    sections: dict[str, bytes] = {}
+    try:
+        header = json.loads(encoded)
+        for name, size in header["sections"].items():
+            sections[name] = file.read(size)
+            digest.update(sections[name])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ArtefactError("damaged") from None
+    if digest.digest() != checksum:
+        raise ArtefactError("damaged")
+    if header["key"] != dict(key):
+        differing = ", ".join(name for name in key if header["key"].get(name) != key[name])
+        raise ArtefactError(f"made for other {differing}")
+    return sections
+
+
+def owned_file(path: Path) -> BinaryIO:
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0)
+    found = os.fstat(file.fileno())
+    # Root may prepare an image for others; nobody else may write what the engine will run.
+    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
+        file.close()
+        raise ArtefactError("others own it or may write to it" if stat.S_ISREG(found.st_mode) else "not a file")
+    return file
 
 
 def table_of(compiled: Compiled) -> dict[str, Any]:
     return {
         "rules": [rule_entry(rule) for rule in compiled.rules],
         "reasons": [reason_entry(reason) for reason in compiled.taxonomy.reasons.values()],
-        "search": [pattern.decode("ascii") for pattern in compiled.expressions.search],
+        "search": compiled.patterns.size,
         "captures": [[pattern.decode("ascii") for pattern in group] for group in compiled.expressions.captures],
         "names": compiled.expressions.names,
         "blind": compiled.expressions.blind,
-        "shapes": [pattern.decode("ascii") for pattern in compiled.shapes.expressions],
         "meanings": compiled.shapes.meanings,
     }
 
 
 def compiled_of(table: Mapping[str, Any], sections: Mapping[str, bytes]) -> Compiled:
-    search = tuple(pattern.encode() for pattern in table["search"])
     captures = tuple(tuple(pattern.encode() for pattern in group) for group in table["captures"])
     rules = tuple(rule_of(entry) for entry in table["rules"])
-    shapes = tuple(pattern.encode() for pattern in table["shapes"])
-    meanings = tuple((Sort(sort), rule) for sort, rule in table["meanings"])
+    sorts = {sort.value: sort for sort in Sort}
+    meanings = tuple([(sorts[sort], rule) for sort, rule in table["meanings"]])
     return Compiled(
         rules,
         Taxonomy({reason.name: reason for reason in map(parse_reason, table["reasons"])}),
-        Expressions(search, captures, tuple(map(tuple, table["names"])), tuple(table["blind"])),
-        PatternSet(search, sections["search"]),
-        ShapePatterns(shapes, meanings, PatternSet(shapes, sections["shapes"]), precedence_of(rules)),
+        Expressions(captures, tuple(map(tuple, table["names"])), tuple(table["blind"])),
+        PatternSet.load(sections["search"], table["search"]),
+        ShapePatterns(meanings, PatternSet.load(sections["shapes"], len(meanings)), precedence_of(rules)),
     )
 
 

@@ -15,7 +15,7 @@ from rules.pack import PackError, Rule
 if TYPE_CHECKING:
     from rules.patterns import Pattern
 
-__all__ = ["MAX_CAPTURE_BYTES", "Clause", "Expressions", "Hit", "Matcher", "PatternSet", "expressions_of"]
+__all__ = ["MAX_CAPTURE_BYTES", "Clause", "Expressions", "Hit", "Matcher", "PatternSet", "search_expressions"]
 
 # Captures look at this much of a line; longer ones are matched whole but captured from their beginning.
 MAX_CAPTURE_BYTES = 16_384
@@ -54,54 +54,56 @@ def references_of(rules: Sequence[Rule]) -> list[tuple[int, Clause, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Expressions:
-    """The patterns of a table of rules as the engines take them: `search` in the order of `references_of`, the rest by rule.
+    """The captures of a table of rules as RE2 takes them, by rule.
 
     `names` are those of the rule's captures; `blind`: whether they stand at the same places in lines that differ in digits only.
     """
 
-    search: tuple[bytes, ...]
     captures: tuple[tuple[bytes, ...], ...]
     names: tuple[tuple[str, ...], ...]
     blind: tuple[bool, ...]
 
 
-def expressions_of(rules: Sequence[Rule]) -> Expressions:
-    """Read and write out every pattern. Raises PackError, naming the rule, for one that cannot be used."""
-    # Not at the top: with compiled rules (rules/artefact.py) nobody reads patterns.
-    from rules.patterns import PatternError, parse_pattern
+def search_expressions(rules: Sequence[Rule]) -> tuple[bytes, ...]:
+    """Every pattern as Hyperscan takes it, in the order of `references_of`. Raises PackError, naming the rule."""
+    return tuple(
+        pattern.for_hyperscan()
+        for rule in rules
+        for group in (rule.any, rule.all, rule.none)
+        for pattern in patterns_of(rule, group)
+    )
 
-    search: list[bytes] = []
-    captures: list[list[Pattern]] = []
-    for rule in rules:
-        pattern = ""
-        try:
-            for pattern in (*rule.any, *rule.all, *rule.none):
-                search.append(parse_pattern(pattern).for_hyperscan())
-            captures.append([])
-            for pattern in rule.captures:
-                captures[-1].append(parse_pattern(pattern))
-        except PatternError as error:
-            raise PackError(f"pack {rule.pack}, rule {rule.code}: pattern {pattern!r}: {error}") from None
+
+def capture_expressions(rules: Sequence[Rule]) -> Expressions:
+    """Raises PackError, naming the rule, for a pattern that cannot be used."""
+    captures = [patterns_of(rule, rule.captures) for rule in rules]
     return Expressions(
-        tuple(search),
         tuple(tuple(pattern.for_re2() for pattern in group) for group in captures),
         tuple(tuple(sorted({name for pattern in group for name in pattern.group_names})) for group in captures),
         tuple(all(pattern.is_digit_blind for pattern in group) for group in captures),
     )
 
 
+def patterns_of(rule: Rule, sources: Sequence[str]) -> list[Pattern]:
+    # Not at the top: with compiled rules (rules/artefact.py) nobody reads patterns.
+    from rules.patterns import PatternError, parse_pattern
+
+    patterns = []
+    for source in sources:
+        try:
+            patterns.append(parse_pattern(source))
+        except PatternError as error:
+            raise PackError(f"pack {rule.pack}, rule {rule.code}: pattern {source!r}: {error}") from None
+    return patterns
+
+
 class PatternSet:
     """Numbered patterns, found in blocks of whole lines. Raises PackError where Hyperscan cannot compile one."""
 
-    def __init__(self, expressions: Sequence[bytes], serialised: bytes | None = None) -> None:
-        """`serialised`: what `serialise` gave for the same expressions, loaded instead of compiling them."""
+    def __init__(self, expressions: Sequence[bytes]) -> None:
         self.size = len(expressions)
         self._database: Any = None
         if not expressions:
-            return
-        if serialised is not None:
-            self._database = hyperscan.loadb(serialised, hyperscan.HS_MODE_BLOCK)
-            self._database.scratch = hyperscan.Scratch(self._database)
             return
         self._database = hyperscan.Database()
         count = len(expressions)
@@ -111,6 +113,16 @@ class PatternSet:
             )
         except hyperscan.error as error:
             raise PackError(f"Hyperscan cannot compile the patterns together: {error}") from None
+
+    @classmethod
+    def load(cls, serialised: bytes, size: int) -> PatternSet:
+        """`size` patterns from what `serialise` gave. Raises hyperscan.error."""
+        patterns = cls(())
+        patterns.size = size
+        if size:
+            patterns._database = hyperscan.loadb(serialised, hyperscan.HS_MODE_BLOCK)
+            patterns._database.scratch = hyperscan.Scratch(patterns._database)
+        return patterns
 
     def serialise(self) -> bytes:
         """The compiled database for a processor of this kind; empty where there is no pattern."""
@@ -149,8 +161,8 @@ class Matcher:
     def __init__(self, rules: Sequence[Rule], expressions: Expressions | None = None, patterns: PatternSet | None = None) -> None:
         """Compiles the rules, unless an artefact brings `expressions` and `patterns`. Raises PackError."""
         self.rules = tuple(rules)
-        self.expressions = expressions or expressions_of(self.rules)
-        self.patterns = patterns or PatternSet(self.expressions.search)
+        self.patterns = patterns or PatternSet(search_expressions(self.rules))
+        self.expressions = expressions or capture_expressions(self.rules)
         self.references = references_of(self.rules)
         self._captures: dict[int, tuple[Any, ...]] = {}
 

@@ -57,7 +57,6 @@ SIGNAL_SORTS = (Sort.SIGNAL_POSSIBLE, Sort.CONDITION_POSSIBLE)
 class ShapePatterns:
     """Patterns over lines with unknown digits, with what each says of which rule."""
 
-    expressions: tuple[bytes, ...]
     meanings: tuple[tuple[Sort, int], ...]
     patterns: PatternSet
     precedence: tuple[int, ...]
@@ -102,7 +101,7 @@ def clause_of(rule: Rule, sort: Sort) -> Sequence[str]:
 def shape_patterns(rules: Sequence[Rule]) -> ShapePatterns:
     """Compile what judging shapes under `rules` takes. Raises PackError."""
     expressions, meanings = shape_expressions(rules)
-    return ShapePatterns(expressions, meanings, PatternSet(expressions), precedence_of(rules))
+    return ShapePatterns(meanings, PatternSet(expressions), precedence_of(rules))
 
 
 def precedence_of(rules: Sequence[Rule]) -> tuple[int, ...]:

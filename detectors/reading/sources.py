@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO, Protocol, cast
 
-import zstandard
-
 __all__ = ["BLOCK_BYTES", "MAX_LINE_BYTES", "Block", "LineReader", "Source", "UnreadableInput", "find_sources", "text_source"]
 
 BLOCK_BYTES = 1 << 20
@@ -176,7 +174,11 @@ class ZstdStream:
     """The content of concatenated zstd frames; `note` tells where it broke off."""
 
     def __init__(self, raw: Readable) -> None:
+        # Not at the top: most logs are not packed so.
+        import zstandard
+
         self._raw = CountingReader(raw)
+        self._damage = zstandard.ZstdError
         decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
         self._reader = decompressor.stream_reader(cast(IO[bytes], self._raw), read_across_frames=True)
         self.note = ""
@@ -190,7 +192,7 @@ class ZstdStream:
             return b""
         try:
             return self._reader.read(size)
-        except zstandard.ZstdError:
+        except self._damage:
             self.note = "the zstd data is damaged: read as far as it goes"
             return b""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from detectors.reading.ledger import Entry
 from detectors.reading.lines import LineMaker
 from detectors.reading.skew import StepPoint
-from rules.matcher import Matcher, PatternSet, expressions_of
+from rules.matcher import Matcher, PatternSet, search_expressions
 from rules.pack import Mark
 
 __all__ = ["ProgressFinder", "StepLog"]
@@ -29,7 +29,7 @@ class ProgressFinder:
     def __init__(self, matcher: Matcher) -> None:
         marking = [(index, rule) for index, rule in enumerate(matcher.rules) if rule.marks is Mark.PROGRESS]
         self._rules = [index for index, rule in marking for _ in rule.any]
-        self._patterns = PatternSet(expressions_of([replace(rule, all=(), none=()) for _, rule in marking]).search)
+        self._patterns = PatternSet(search_expressions([replace(rule, all=(), none=()) for _, rule in marking]))
 
     def find(self, lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
         """(rule, index of the line) of each completed step in `lines`."""
