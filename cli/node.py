@@ -35,9 +35,13 @@ def node(
         list[str] | None,
         typer.Option(envvar="PITSTOP_EXPORTERS", help="metrics of this node, such as http://127.0.0.1:9400/metrics"),
     ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(help="a log of this node's daemons, such as slurmd's, to be kept with the kernel's; may repeat"),
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="where the agent keeps its state")] = None,
 ) -> None:
-    """Keep the node's lease, ship its kernel log and take part in probes, until SIGTERM."""
+    """Keep the node's lease, ship its kernel log and its daemons' and take part in probes, until SIGTERM."""
     url, token = service_clients(service, token_file)
     try:
         folder = hold_node_folder(data_directory(data_dir))
@@ -50,9 +54,9 @@ def node(
         print(f"pitstop node: {text}", file=sys.stderr, flush=True)
 
     identity = identity_of(name or socket.gethostname())
-    NodeAgent(
-        lambda: ServiceClient(url, token), identity, folder.spool, say, probe_worker(python, address, url, say), exporter or ()
-    ).run()
+    probes = probe_worker(python, address, url, say)
+    logs = [path.absolute() for path in log or ()]
+    NodeAgent(lambda: ServiceClient(url, token), identity, folder.spool, say, probes, exporter or (), logs).run()
 
 
 def probe_worker(python: str | None, address: str | None, service: str, say: Callable[[str], None]) -> ProbeWorker | None:

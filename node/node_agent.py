@@ -19,6 +19,7 @@ from node.job_state import JobFolder
 from node.link import BEAT_SECONDS, HOPELESS, IDLE_SECONDS, POLL_SECONDS, RETRY_SECONDS, Identity, parse_command
 from node.probes import ProbeWorker
 from node.service_client import Refused, ServiceClient, ServiceUnavailable
+from node.site_logs import SiteLogs
 from node.spool import Spool
 from node.tail import Position
 
@@ -47,14 +48,16 @@ class NodeAgent:
         say: Callable[[str], None],
         probes: ProbeWorker | None = None,
         exporters: Sequence[str] = (),
+        logs: Sequence[Path] = (),
     ) -> None:
-        """`exporters`: addresses of Prometheus exporters on this node."""
+        """`exporters`: addresses of Prometheus exporters on this node; `logs`: files of its daemons."""
         self._new_client = new_client
         self._identity = identity
         self._say = say
         self._spool = Spool(spool_folder)
         self._probes = probes
         self._exporters = tuple(exporters)
+        self._logs = SiteLogs(self._spool, identity.node, logs)
         self._asked: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping = threading.Event()
         # Positions are of this boot: the sequence of the kernel's records begins anew with each.
@@ -77,22 +80,24 @@ class NodeAgent:
                 self._probes.keep_warm()
                 lease |= {"probes": self._probes.backend} if self._probes.backend else {}
             self._try("lease", lambda lease=lease: client.renew_lease(self._identity.node, lease))  # type: ignore[misc]
-            if kernel_log is not None and not self._spool.full:
-                self._read(kernel_log)
+            if not self._spool.full:
+                if kernel_log is not None:
+                    self._read(kernel_log)
+                self._try("logs", self._logs.ship)
             self._tell(collectors.look())
             self._stopping.wait(max(0.0, BEAT_SECONDS - (time.monotonic() - began)))
         if self._probes is not None:
             self._probes.close()
 
     def _try(self, what: str, call: Callable[[], Any]) -> bool:
-        """Whether the service took it; a refusal or an absence is said once until it changes."""
+        """Whether it worked; what is in its way is said once until it changes."""
         problem = ""
         try:
             call()
-        except (ServiceUnavailable, Refused) as found:
+        except (ServiceUnavailable, Refused, OSError) as found:
             problem = f"{what}: {found}"
         if problem != self._said.get(what, ""):
-            self._say(problem or f"{what}: the service takes it again")
+            self._say(problem or f"{what}: it works again")
         self._said[what] = problem
         return not problem
 

@@ -41,6 +41,7 @@ def verdict_document(found: Localization) -> dict[str, Any]:
         "summary": found.summary,
         "isolate": list(found.isolate),
         "caution": found.caution,
+        "undecided_links": found.undecided_links,
         "nodes": {node: {"verdict": item.verdict.value, "why": item.why} for node, item in found.nodes.items()},
         "links": [{"ends": list(link), "verdict": item.verdict.value, "why": item.why} for link, item in found.links.items()],
         "groups": [{"group": name, "verdict": item.verdict.value, "why": item.why} for name, item in found.groups.items()],

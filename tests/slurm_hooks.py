@@ -1,7 +1,8 @@
-"""Calls of the real hook scripts, as Slurm makes them, and how long each takes."""
+"""Calls of the real hook scripts, as Slurm makes them, how long each takes, and what the service has of them."""
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import time
 from collections.abc import Mapping
@@ -36,6 +37,17 @@ def call(name: str, settings: Path, environment: Mapping[str, str]) -> Called:
         check=False,
     )
     return Called(done.returncode, time.monotonic() - began)
+
+
+def stored_ends(database: Path, count: int, seconds: float = 60.0) -> int:
+    """How many jobs' ends the service has stored, once they are `count`: a hook does not wait until its word is."""
+    deadline = time.monotonic() + seconds
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        while True:
+            found = connection.execute("select count(distinct slurm_id) from slurm_words where kind = 'job_end'").fetchone()[0]
+            if found >= count or time.monotonic() > deadline:
+                return int(found)
+            time.sleep(0.1)
 
 
 def job_ends(count: int, settings: Path, at_once: int) -> list[Called]:

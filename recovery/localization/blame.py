@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, combinations
 from math import log
 from typing import Literal, NamedTuple
 
 from recovery.localization.probes import Pool, ProbeResult, link_of
 
-__all__ = ["Blame", "Blamed", "Part", "PartKind", "Priors", "assign_blame"]
+__all__ = ["Blame", "Blamed", "Part", "PartKind", "Priors", "Record", "assign_blame"]
 
 # "group": whatever touches it fails (a dead leaf switch); "uplink": whatever leaves or enters it fails.
 PartKind = Literal["node", "link", "group", "uplink"]
@@ -72,43 +73,56 @@ class Blame:
     unexplained: tuple[ProbeResult, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Record:
-    """Good worlds: how many each part had, and with whom each node passed."""
+    """Good worlds: how many each part had. `less`: those of them that do not count."""
 
-    passes: Counter[Part]
-    partners: dict[str, set[str]]
+    pool: Pool
+    passes: Counter[Part] = field(default_factory=Counter)
+    less: Record | None = None
+
+    def add(self, members: tuple[str, ...]) -> None:
+        """One more good world."""
+        for part in (*small_parts(members), *group_parts(members, self.pool)):
+            self.passes[part] += 1
+
+    def without(self, worlds: Sequence[ProbeResult]) -> Record:
+        """The same but for these worlds, all of which are in it."""
+        less = Record(self.pool)
+        for world in worlds:
+            less.add(world.probe.members)
+        return Record(self.pool, self.passes, less)
+
+    def passes_of(self, part: Part) -> int:
+        return self.passes[part] - (self.less.passes[part] if self.less is not None else 0)
 
 
-def small_parts(members: tuple[str, ...]) -> Iterator[Part]:
+@lru_cache(1 << 16)
+def small_parts(members: tuple[str, ...]) -> tuple[Part, ...]:
     """The nodes and links that a world of these members exercises."""
-    for node in members:
-        yield Part("node", (node,))
-    for a, b in combinations(members, 2):
-        yield Part("link", link_of(a, b))
+    nodes = (Part("node", (node,)) for node in members)
+    return (*nodes, *(Part("link", link_of(a, b)) for a, b in combinations(members, 2)))
 
 
 def group_parts(members: tuple[str, ...], pool: Pool) -> Iterator[Part]:
     """The groups that a world of these members exercises."""
-    inside = Counter(group for node in members for group in pool.groups.get(node, ()))
-    for group, count in inside.items():
+    groups = [pool.groups.get(node, ()) for node in members]
+    for group in dict.fromkeys(chain.from_iterable(groups)):
         yield Part("group", (group,))
-        if count < len(members):
+        if not all(group in mine for mine in groups):
             yield Part("uplink", (group,))
 
 
-def assign_blame(
-    bad: Iterable[ProbeResult], good: Sequence[ProbeResult], pool: Pool, guilty: Iterable[str] = (), priors: Priors | None = None
-) -> Blame:
-    """Explain the `bad` worlds; `good` ones speak for their parts. Worlds with a node of `guilty` are explained beforehand."""
+def assign_blame(bad: Iterable[ProbeResult], record: Record, guilty: Iterable[str] = (), priors: Priors | None = None) -> Blame:
+    """Explain the `bad` worlds; the good ones of `record` speak for their parts. Worlds with a node of `guilty` are explained
+    beforehand."""
     priors = priors or Priors()
     known = frozenset(guilty)
     waiting = [world for world in bad if known.isdisjoint(world.probe.members)]
     if not waiting:
         return Blame()
-    record = recorded(good)
     blamed: list[Blamed] = []
-    while group := likeliest_group(waiting, good, pool, record, priors):
+    while group := likeliest_group(waiting, record, priors):
         blamed.append(group)
         waiting = without(waiting, group)
     small, waiting = explain_by_small(waiting, record, priors)
@@ -120,17 +134,6 @@ def without(worlds: Iterable[ProbeResult], blamed: Blamed) -> list[ProbeResult]:
     return [world for world in worlds if id(world) not in explained]
 
 
-def recorded(good: Sequence[ProbeResult]) -> Record:
-    passes: Counter[Part] = Counter()
-    partners: dict[str, set[str]] = defaultdict(set)
-    for world in good:
-        members = world.probe.members
-        passes.update(small_parts(members))
-        for node in members:
-            partners[node].update(members)
-    return Record(passes, partners)
-
-
 def explain_by_small(
     waiting: Sequence[ProbeResult], record: Record, priors: Priors
 ) -> tuple[tuple[Blamed, ...], list[ProbeResult]]:
@@ -139,63 +142,68 @@ def explain_by_small(
     for world in waiting:
         for part in small_parts(world.probe.members):
             at[part].append(world)
+    charges = {part: charge for part, worlds in at.items() if (charge := charged(part, worlds, record, priors)) is not None}
     blamed: list[Blamed] = []
     explained: set[int] = set()
-    while at:
-        best: Blamed | None = None
-        for part in list(at):
-            left = [world for world in at[part] if id(world) not in explained]
-            if len(left) < 2:
-                del at[part]
-                continue
-            at[part] = left
-            passes = record.passes[part]
-            gain = priors.gain(part.kind, len(left), passes)
-            if gain >= priors.least_gain and (best is None or gain > best.gain) and stands_out(part, left, record, priors):
-                best = Blamed(part, tuple(left), passes, gain)
-        if best is None:
-            break
+    while charges:
+        best = max(charges.values(), key=lambda charge: charge.gain)
         blamed.append(best)
         explained.update(id(world) for world in best.failures)
+        for part in {part for world in best.failures for part in small_parts(world.probe.members)}:
+            at[part] = [world for world in at[part] if id(world) not in explained]
+            charge = charged(part, at[part], record, priors)
+            if charge is None:
+                charges.pop(part, None)
+            else:
+                charges[part] = charge
     return tuple(blamed), [world for world in waiting if id(world) not in explained]
+
+
+def charged(part: Part, worlds: Sequence[ProbeResult], record: Record, priors: Priors) -> Blamed | None:
+    """What speaks for blaming a node or link for these bad worlds of it; None where too little does."""
+    if len(worlds) < 2:
+        return None
+    passes = record.passes_of(part)
+    gain = priors.gain(part.kind, len(worlds), passes)
+    if gain < priors.least_gain or not stands_out(part, worlds, record, priors):
+        return None
+    return Blamed(part, tuple(worlds), passes, gain)
 
 
 def stands_out(part: Part, worlds: Sequence[ProbeResult], record: Record, priors: Priors) -> bool:
     """Both ends of a link must pass with others. A node must be all that its bad worlds have in common; where it passes
     elsewhere, the worlds of its links that never work count for those."""
     if part.kind == "link":
-        return all(record.partners[node] - set(part.names) for node in part.names)
-    node, passes = part.names[0], record.passes[part]
+        together = record.passes_of(part)
+        return all(record.passes_of(Part("node", (node,))) > together for node in part.names)
+    node, passes = part.names[0], record.passes_of(part)
     if passes:
         links = Counter(link for world in worlds for link in small_parts(world.probe.members) if link.kind == "link")
-        lasting = {link for link, n in links.items() if n >= priors.link_failures and not record.passes[link]}
+        lasting = {link for link, n in links.items() if n >= priors.link_failures and not record.passes_of(link)}
         worlds = [world for world in worlds if not any(link in lasting for link in small_parts(world.probe.members))]
     if len(worlds) < 2 or len(frozenset.intersection(*(frozenset(world.probe.members) for world in worlds))) > 1:
         return False
     return node in worlds[0].probe.members and priors.gain("node", len(worlds), passes) >= priors.least_gain
 
 
-def likeliest_group(
-    waiting: Sequence[ProbeResult], good: Sequence[ProbeResult], pool: Pool, record: Record, priors: Priors
-) -> Blamed | None:
+def likeliest_group(waiting: Sequence[ProbeResult], record: Record, priors: Priors) -> Blamed | None:
     """The group that explains its bad worlds better than nodes and links could, by the largest margin; None where none does."""
     at: dict[Part, list[ProbeResult]] = defaultdict(list)
     for world in waiting:
-        for part in group_parts(world.probe.members, pool):
+        for part in group_parts(world.probe.members, record.pool):
             at[part].append(world)
     candidates = {part: worlds for part, worlds in at.items() if len(worlds) > 2}
     if not candidates:
         return None
-    passes = Counter(part for world in good for part in group_parts(world.probe.members, pool) if part in candidates)
     best, margin = None, 0.0
     for part, worlds in candidates.items():
-        failures = len(worlds)
-        if failures < priors.group_share * (failures + passes[part]):
+        failures, passes = len(worlds), record.passes_of(part)
+        if failures < priors.group_share * (failures + passes):
             continue
         if frozenset.intersection(*(frozenset(world.probe.members) for world in worlds)):
             continue
-        gain = priors.gain(part.kind, failures, passes[part])
+        gain = priors.gain(part.kind, failures, passes)
         more = gain - sum(item.gain for item in explain_by_small(worlds, record, priors)[0])
         if gain >= priors.least_gain and more > margin:
-            best, margin = Blamed(part, tuple(worlds), passes[part], gain), more
+            best, margin = Blamed(part, tuple(worlds), passes, gain), more
     return best

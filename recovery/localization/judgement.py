@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from math import comb
 
 from recovery.localization.blame import Blamed
 from recovery.localization.probes import Finding, Link, Localization, ProbeResult, Verdict, link_of, shortened
@@ -46,7 +47,8 @@ def judge(ledger: Ledger, clear_after: int = 12) -> Localization:
     caution = ""
     if 2 * faulty > len(pool.everyone):
         caution = f"{faulty} of {len(pool.everyone)} nodes fail: a cause that they share is likelier, so none is to be isolated"
-    return Localization(nodes, links, found_groups, results, caution)
+    undecided = comb(len(pool.everyone), 2) - len(ledger.covered)
+    return Localization(nodes, links, found_groups, results, caution, undecided)
 
 
 def slow_parts(standing: Standing) -> tuple[tuple[Blamed, Verdict], ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from math import comb
 
 __all__ = ["PROVES_NOTHING", "Finding", "Link", "Localization", "Outcome", "Pool", "Probe", "ProbeResult", "Verdict", "link_of"]
 
@@ -106,13 +107,14 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Localization:
     """What the probes prove. `links` and `groups` hold only those at fault. `caution`: why no node is isolated although some are
-    faulty, empty where nothing speaks against it."""
+    faulty, empty where nothing speaks against it. `undecided_links`: how many links between these nodes no probe crossed."""
 
     nodes: Mapping[str, Finding]
     links: Mapping[Link, Finding] = field(default_factory=dict)
     groups: Mapping[str, Finding] = field(default_factory=dict)
     results: Sequence[ProbeResult] = ()
     caution: str = ""
+    undecided_links: int = 0
 
     def named(self, verdict: Verdict) -> tuple[str, ...]:
         """The nodes with this verdict, in order of name."""
@@ -129,8 +131,11 @@ class Localization:
         parts = [f"{len(names)} {verdict.value} ({shortened(names)})" for verdict in BAD if (names := self.named(verdict))]
         parts += [f"group {group} {finding.verdict.value}: {finding.why}" for group, finding in self.groups.items()]
         parts += [f"link {a} - {b} {finding.verdict.value}" for (a, b), finding in self.links.items()]
-        good = f"{len(self.named(Verdict.GOOD))} of {len(self.nodes)} nodes good"
-        return "; ".join([*parts, good, *([self.caution] if self.caution else [])])
+        nothing = not parts
+        parts.append(f"{len(self.named(Verdict.GOOD))} of {len(self.nodes)} nodes good")
+        if nothing and self.undecided_links:
+            parts.append(f"{self.undecided_links} of {comb(len(self.nodes), 2)} links undecided: no probe crossed them")
+        return "; ".join([*parts, self.caution] if self.caution else parts)
 
 
 BAD = (Verdict.FAULTY, Verdict.SLOW, Verdict.UNDECIDED)

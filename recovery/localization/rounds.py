@@ -8,6 +8,7 @@ both its ends pass with others is tried again, which tells a link from a node.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ __all__ = ["Effort", "next_probes"]
 
 # Voids after which a node is left alone: whatever kills its probes keeps doing it.
 MOST_VOIDS = 4
+# Rounds of screening in which a ring is tried whole.
+RING_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,15 @@ class Effort:
     sure: float = 9.0
     sure_crowded: float = 13.0
     seconds: float = 60.0
-    quiet_seconds: float = 20.0
+    quiet_seconds: float = 45.0
     batch_seconds: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What is open: nodes to be tried with good partners, pairs to be tried again, and whether a lasting cause is confirmed.
-    `settled` and `settled_links` are blamed for sure: nothing more is asked of them."""
+    """What is open: nodes to be tried with good partners, and pairs to be tried again. `settled` and `settled_links` are blamed
+    for sure: nothing more is asked of them. `found`: a lasting cause of the job's failure is confirmed, a node, a group or a
+    link of its ring. `links_only`: whatever was bad is explained by links for sure."""
 
     suspects: tuple[str, ...]
     touched: frozenset[str]
@@ -58,6 +62,7 @@ class Questions:
     settled: frozenset[str]
     settled_links: frozenset[Link]
     found: bool
+    links_only: bool
 
 
 def next_probes(ledger: Ledger, effort: Effort | None = None, elapsed: float = 0.0) -> tuple[Probe, ...]:
@@ -68,7 +73,7 @@ def next_probes(ledger: Ledger, effort: Effort | None = None, elapsed: float = 0
     if not ledger.results:
         return tuple(Probe(turn, 0, (node,)) for node in pool.everyone)
     standing = Standing.of(ledger)
-    alone = [node for node in pool.everyone if again_alone(ledger, standing, node)]
+    alone = [node for node in pool.everyone if node in ledger.stumbled and again_alone(ledger, standing, node)]
     unusable = standing.out.union(alone, (node for node, count in ledger.voids.items() if count >= MOST_VOIDS))
     present = [node for node in pool.everyone if node not in unusable]
     asked = questions(ledger, standing, present, effort)
@@ -79,7 +84,7 @@ def next_probes(ledger: Ledger, effort: Effort | None = None, elapsed: float = 0
     usual = [node for node in present if node in free and node not in asked.settled and node not in asked.touched]
     rounds = len(ledger.screenings)
     due = rounds < effort.screening and any(unmet_ring(ledger, frozenset(usual)))
-    if special or due or rounds < wanted_rounds(pool, asked, standing, effort, elapsed):
+    if special or due or rounds < wanted_rounds(pool, asked, effort, elapsed):
         probes += [Probe(turn, 1, members) for members in screening_worlds(ledger, usual, asked.settled_links)]
     return tuple(probes)
 
@@ -91,13 +96,16 @@ def again_alone(ledger: Ledger, standing: Standing, node: str) -> bool:
     return not settled and any(not result.passed for result in mine)
 
 
-def wanted_rounds(pool: Pool, asked: Questions, standing: Standing, effort: Effort, elapsed: float) -> int:
+def wanted_rounds(pool: Pool, asked: Questions, effort: Effort, elapsed: float) -> int:
     if asked.found:
         return effort.screening_found
-    if standing.bad or elapsed > effort.quiet_seconds:
+    if elapsed > effort.quiet_seconds and asked.settled_links:
+        return effort.screening_found
+    if not asked.links_only or elapsed > effort.quiet_seconds:
         return effort.screening
-    # Nothing is wrong so far: every pair once, as time allows, finds a link that the ring does not use.
-    return max(effort.screening, len(pool.everyone))
+    # Nothing is wrong so far, or links only: every pair once, as time allows, finds the links that the ring does not use.
+    every_pair = RING_ROUNDS + len(pool.everyone) - 1
+    return every_pair if asked.settled_links else max(effort.screening, every_pair)
 
 
 def questions(ledger: Ledger, standing: Standing, present: Sequence[str], effort: Effort) -> Questions:
@@ -107,7 +115,7 @@ def questions(ledger: Ledger, standing: Standing, present: Sequence[str], effort
     sure: list[Blamed] = []
     doubtful: set[Link] = set()
     for item in (*standing.failing.blamed, *standing.slowing.blamed):
-        if is_sure(item, ledger, standing, crowded, effort):
+        if is_sure(item, standing, crowded, effort):
             sure.append(item)
         elif item.part.kind == "link":
             doubtful.add(link_of(*item.part.names))
@@ -119,11 +127,12 @@ def questions(ledger: Ledger, standing: Standing, present: Sequence[str], effort
     open_worlds = [world for world in standing.bad if id(world) not in explained and settled.isdisjoint(world.probe.members)]
     touched = {node for world in open_worlds for node in world.probe.members}
     for world in open_worlds:
-        if len(world.probe.members) == 2 and all(standing.quick_worlds(ledger, node) for node in world.probe.members):
+        if len(world.probe.members) == 2 and all(standing.quick_worlds(node) for node in world.probe.members):
             doubtful.add(link_of(*world.probe.members))
     usable = frozenset(present)
     passed = {node: len(ledger.worlds.get(node, ())) for node in present if node not in touched and node not in settled}
     links = [item for item in sure if item.part.kind == "link"]
+    by_links = {id(world) for item in links for world in item.failures}
     return Questions(
         suspects=tuple(node for node in present if node in touched),
         touched=frozenset(touched),
@@ -132,13 +141,19 @@ def questions(ledger: Ledger, standing: Standing, present: Sequence[str], effort
         trusted=tuple(sorted((node for node, count in passed.items() if count), key=lambda node: -passed[node])),
         settled=frozenset(settled),
         settled_links=frozenset(link_of(*item.part.names) for item in links),
-        found=bool(links or standing.faulty_alone) or any(item.passes == 0 for item in sure),
+        found=bool(standing.faulty_alone) or any(item.passes == 0 and explains_the_job(item, pool) for item in sure),
+        links_only=all(id(world) in by_links for world in standing.bad),
     )
 
 
-def is_sure(item: Blamed, ledger: Ledger, standing: Standing, crowded: bool, effort: Effort) -> bool:
+def explains_the_job(item: Blamed, pool: Pool) -> bool:
+    """A link that the job's ring does not use may be broken beside what made the job fail."""
+    return item.part.kind != "link" or item.part.names[1] in neighbours_of(pool, item.part.names[0])
+
+
+def is_sure(item: Blamed, standing: Standing, crowded: bool, effort: Effort) -> bool:
     if item.part.kind == "link":
-        contrast = min(standing.quick_worlds(ledger, node) for node in item.part.names)
+        contrast = min(standing.quick_worlds(node) for node in item.part.names)
         return item.gain >= effort.sure_crowded and contrast >= effort.contrast
     return item.gain >= (effort.sure_crowded if crowded else effort.sure)
 
@@ -193,14 +208,14 @@ def screening_worlds(ledger: Ledger, usual: Sequence[str], avoided: frozenset[Li
     """`usual` in worlds of two, one of three where their number is odd: the job's ring first, then every pair in turn."""
     pool, met, free = ledger.pool, ledger.met, set(usual)
     worlds: list[tuple[str, ...]] = []
-    for a, b in chain(unmet_ring(ledger, frozenset(usual)), scheduled(pool, max(0, len(ledger.screenings) - 2))):
+    for a, b in chain(unmet_ring(ledger, frozenset(usual)), scheduled(pool, max(0, len(ledger.screenings) - RING_ROUNDS))):
         if a in free and b in free and link_of(a, b) not in avoided:
             free -= {a, b}
             worlds.append((a, b))
     rest = [node for node in usual if node in free]
     while len(rest) > 1:
         node = rest.pop(0)
-        partner = min(rest, key=lambda other: (link_of(node, other) in avoided, met[link_of(node, other)]))
+        partner = least_met(node, rest, met, avoided)
         rest.remove(partner)
         worlds.append((node, partner))
     for node in rest if worlds else ():
@@ -209,6 +224,19 @@ def screening_worlds(ledger: Ledger, usual: Sequence[str], avoided: frozenset[Li
         index = next((index for index, world in enumerate(worlds) if neighbours.intersection(world)), 0)
         worlds[index] += (node,)
     yield from worlds
+
+
+def least_met(node: str, others: Sequence[str], met: Counter[Link], avoided: frozenset[Link]) -> str:
+    """The first of `others` that `node` met least; over an avoided link only where there is no other."""
+    least, found = (True, sys.maxsize), others[0]
+    for other in others:
+        link = link_of(node, other)
+        mine = (link in avoided, met[link])
+        if mine < least:
+            least, found = mine, other
+            if least == (False, 0):
+                break
+    return found
 
 
 def neighbours_of(pool: Pool, node: str) -> set[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from recovery.localization.blame import Blame, Priors, assign_blame
+from recovery.localization.blame import Blame, Part, Priors, Record, assign_blame
 from recovery.localization.probes import PROVES_NOTHING, Link, Outcome, Pool, ProbeResult, link_of
 
 __all__ = ["Ledger", "Rules", "Standing"]
@@ -41,16 +41,22 @@ class Ledger:
     turns: int = 0
     results: list[ProbeResult] = field(default_factory=list)
     alone: dict[str, list[ProbeResult]] = field(default_factory=lambda: defaultdict(list))
+    # Who did not pass each time alone.
+    stumbled: set[str] = field(default_factory=set)
     # Worlds of two and three that ended by themselves, with each of their members.
     worlds: dict[str, list[ProbeResult]] = field(default_factory=lambda: defaultdict(list))
     failed: list[ProbeResult] = field(default_factory=list)
     passed: list[ProbeResult] = field(default_factory=list)
+    record: Record = field(init=False)
     voids: Counter[str] = field(default_factory=Counter)
     met: Counter[Link] = field(default_factory=Counter)
     covered: set[Link] = field(default_factory=set)
     tried: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     repeated: Counter[Link] = field(default_factory=Counter)
     screenings: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.record = Record(self.pool)
 
     def add(self, results: Iterable[ProbeResult]) -> None:
         for result in results:
@@ -59,6 +65,8 @@ class Ledger:
             members = result.probe.members
             if len(members) == 1:
                 self.alone[members[0]].append(result)
+                if not result.passed:
+                    self.stumbled.add(members[0])
             else:
                 self._add_world(result, members)
 
@@ -79,6 +87,7 @@ class Ledger:
             self.failed.append(result)
         elif result.passed:
             insort(self.passed, result, key=seconds_of)
+            self.record.add(members)
         for node in members:
             self.worlds[node].append(result)
 
@@ -103,6 +112,7 @@ class Standing:
     limit: float
     failing: Blame
     slowing: Blame
+    quick: Record
 
     @property
     def out(self) -> frozenset[str]:
@@ -110,21 +120,21 @@ class Standing:
 
     @classmethod
     def of(cls, ledger: Ledger) -> Standing:
-        pool, rules, limit = ledger.pool, ledger.rules, ledger.slow_limit
-        failed_alone = {node: sum(item.failed for item in mine) for node, mine in ledger.alone.items()}
+        rules, limit = ledger.rules, ledger.slow_limit
+        failed_alone = {node: sum(item.failed for item in ledger.alone[node]) for node in ledger.stumbled}
         faulty_alone = frozenset(node for node, count in failed_alone.items() if count >= rules.alone_failures)
         doubtful = frozenset(node for node, count in failed_alone.items() if 0 < count < rules.alone_failures)
-        silent = frozenset(node for node, mine in ledger.alone.items() if says_nothing(mine, rules)) - faulty_alone
+        silent = frozenset(node for node in ledger.stumbled if says_nothing(ledger.alone[node], rules)) - faulty_alone
         slow = ledger.passed[bisect_right(ledger.passed, limit, key=seconds_of) :]
-        failing = assign_blame(ledger.failed, worlds_of(ledger, ledger.failed), pool, faulty_alone, rules.priors)
+        quick = ledger.record.without(slow)
+        failing = assign_blame(ledger.failed, ledger.record, faulty_alone, rules.priors)
         broken = {item.part.names[0] for item in failing.blamed if item.part.kind == "node"}
-        quick = [world for world in worlds_of(ledger, slow) if world.seconds <= limit]
-        slowing = assign_blame(slow, quick, pool, faulty_alone | broken, rules.priors)
-        return cls(faulty_alone, doubtful, silent, (*ledger.failed, *slow), limit, failing, slowing)
+        slowing = assign_blame(slow, quick, faulty_alone | broken, rules.priors)
+        return cls(faulty_alone, doubtful, silent, (*ledger.failed, *slow), limit, failing, slowing, quick)
 
-    def quick_worlds(self, ledger: Ledger, node: str) -> int:
+    def quick_worlds(self, node: str) -> int:
         """How many worlds with `node` passed within the limit."""
-        return sum(1 for world in ledger.worlds[node] if world.passed and world.seconds <= self.limit)
+        return self.quick.passes_of(Part("node", (node,)))
 
 
 def says_nothing(results: Sequence[ProbeResult], rules: Rules) -> bool:
@@ -132,14 +142,3 @@ def says_nothing(results: Sequence[ProbeResult], rules: Rules) -> bool:
     silences = sum(result.outcome is Outcome.SILENT for result in results)
     void = len(results) >= rules.alone_tries and all(result.outcome in PROVES_NOTHING for result in results)
     return silences >= rules.silences or void
-
-
-def worlds_of(ledger: Ledger, bad: Sequence[ProbeResult]) -> list[ProbeResult]:
-    """The passed worlds of all nodes that the parts of `bad` worlds involve: themselves, and who shares a group with them."""
-    if not bad:
-        return []
-    touched = {node for world in bad for node in world.probe.members}
-    groups = {group for node in touched for group in ledger.pool.groups.get(node, ())}
-    touched |= {node for node, mine in ledger.pool.groups.items() if groups.intersection(mine)}
-    found = {id(world): world for node in touched for world in ledger.worlds.get(node, ()) if world.passed}
-    return list(found.values())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from tests.service.service_process import ServiceProcess
-from tests.slurm_hooks import configuration, job_ends
+from tests.slurm_hooks import configuration, job_ends, stored_ends
 
 COUNT = max(50, int(1000 * float(os.environ.get("SCALE", "1"))))
 
@@ -21,7 +20,6 @@ def test_every_end_of_a_wave_of_jobs_is_taken_and_no_hook_fails(tmp_path: Path) 
     with ServiceProcess(tmp_path / "data") as service:
         # On a busy machine starting the programs takes longer than asking: what counts here is that nothing is lost.
         calls = job_ends(COUNT, configuration(tmp_path, service.url, "PITSTOP_CONNECT_SECONDS=2"), 4)
-        with sqlite3.connect(f"file:{tmp_path / 'data' / 'pitstop.sqlite'}?mode=ro", uri=True) as database:
-            stored = database.execute("select count(distinct slurm_id) from slurm_words where kind = 'job_end'").fetchone()[0]
+        stored = stored_ends(tmp_path / "data" / "pitstop.sqlite", COUNT)
     assert stored == COUNT
     assert all(call.status == 0 for call in calls)

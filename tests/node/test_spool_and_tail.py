@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from node.folding import fold
 from node.log_shipping import LogShipping
+from node.site_logs import SiteLogs
 from node.spool import Spool
 from node.tail import MAX_LINE_BYTES, FileTail, Position
 
@@ -204,3 +205,48 @@ def test_what_a_power_failure_left_empty_is_read_again(tmp_path: Path, damage: b
     again = spool_in(tmp_path)
     ship(tmp_path, again).ship()
     assert delivered(again) == [(str(file), 1, "a")]
+
+
+def lines_of(spool: Spool) -> list[tuple[str, str, int, str]]:
+    """(path, trust, number, line) of all that waits."""
+    found = []
+    while (batch := spool.oldest()) is not None:
+        records = [json.loads(line) for line in batch.body.splitlines()]
+        found += [(Path(it["path"]).name, it["trust"], it["number"], it["line"]) for it in records]
+        spool.acknowledge(batch)
+    return found
+
+
+def test_what_a_daemon_adds_to_its_log_is_kept_once_with_the_trust_of_its_node(tmp_path: Path) -> None:
+    slurmd, absent = tmp_path / "slurmd.log", tmp_path / "later.log"
+    slurmd.write_text("an old line\n")
+    (tmp_path / "spool").mkdir()
+    logs = SiteLogs(Spool(tmp_path / "spool"), "n1", [slurmd, absent])
+    with slurmd.open("a") as target:
+        target.write("error: Node n1 low RealMemory\nhalf a li")
+    absent.write_text("first\n")
+    logs.ship()
+    logs.ship()
+    with slurmd.open("a") as target:
+        target.write("ne\n")
+    spool = Spool(tmp_path / "spool")
+    SiteLogs(spool, "n1", [slurmd, absent]).ship()
+    assert lines_of(spool) == [
+        ("slurmd.log", "node", 1, "error: Node n1 low RealMemory"),
+        ("later.log", "node", 1, "first"),
+        ("slurmd.log", "node", 2, "half a line"),
+    ]
+
+
+def test_a_log_that_cannot_be_read_is_told_and_keeps_no_other_one_back(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.log", tmp_path / "bad.log"
+    good.touch()
+    bad.mkdir()
+    (tmp_path / "spool").mkdir()
+    spool = Spool(tmp_path / "spool")
+    spool.positions[str(bad)] = Position()
+    logs = SiteLogs(spool, "n1", [bad, good])
+    good.write_text("said\n")
+    with pytest.raises(IsADirectoryError):
+        logs.ship()
+    assert lines_of(spool) == [("good.log", "node", 1, "said")]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recovery.localization.judgement import judge
 from recovery.localization.probes import Localization, Outcome, Pool, Probe, ProbeResult, Verdict, link_of
 from recovery.localization.rounds import Effort, next_probes
-from recovery.localization.simulation import FaultKind, draw_cluster, localize, named, truth
+from recovery.localization.simulation import Cluster, FaultKind, draw_cluster, localize, named, truth
 from recovery.localization.standing import Ledger
 
 Shows = Callable[[Probe], Outcome]
@@ -102,6 +102,30 @@ def test_a_bad_link_between_good_nodes_is_told_from_its_ends() -> None:
     assert set(found.links) == {("n3", "n4")}
     assert found.named(Verdict.GOOD) == names(8)
     assert found.isolate == ()
+
+
+def test_one_broken_link_that_the_ring_does_not_use_is_found_among_64_nodes() -> None:
+    rng = random.Random(3)
+    for _ in range(3):
+        cluster = Cluster(Pool(names(64)), links=frozenset({link_of(*rng.sample(names(64), 2))}))
+        measured = localize(cluster, rng)
+        assert named(measured.localization) == truth(cluster)
+        assert measured.seconds < 45
+
+
+def test_a_broken_link_of_the_ring_ends_the_search_before_every_pair_has_met() -> None:
+    found, ledger = explore(Pool(names(64)), broken_link("n3", "n4"))
+    assert set(found.links) == {("n3", "n4")}
+    assert ledger.turns < 20
+
+
+def test_links_that_no_probe_crossed_are_called_undecided() -> None:
+    found, ledger = explore(Pool(names(64)), lambda probe: Outcome.PASSED, seconds_of_batch=5.0)
+    assert found.undecided_links == 64 * 63 // 2 - len(
+        {link_of(*result.probe.members) for result in ledger.results if not result.alone}
+    )
+    assert f"{found.undecided_links} of 2016 links undecided" in found.summary
+    assert explore(Pool(names(8)), lambda probe: Outcome.PASSED)[0].undecided_links == 0
 
 
 def test_a_probe_that_was_killed_once_blames_nobody() -> None:
