@@ -13,9 +13,10 @@ from tests.node.peer import ROOT, Runs
 from tests.service.service_process import ServiceProcess
 
 SCRIPT = ROOT / "tests" / "chaos" / "gpt.py"
-RANKS, STEPS, REPEATS = 2, 220, 3
+RANKS, STEPS, REPEATS = 2, 150, 3
 # Late enough for the spare to be warm, as in any run of more than a minute.
-FAULT = "1@200:kill"
+STRUCK = 140
+FAULT = f"1@{STRUCK}:kill"
 
 
 def gap(times: Path) -> tuple[float, int]:
@@ -47,7 +48,8 @@ def by_pitstop(folder: Path, service: str, *options: str) -> tuple[float, int]:
     runs = Runs(folder, service, python=sys.executable)
     runs.environment |= {"FAULTS": FAULT, "STEP_TIMES": str(folder / "times")}
     try:
-        process = runs.start(SCRIPT, str(folder / "model.pt"), str(STEPS), str(folder / "result"), ranks=RANKS, flags=options)
+        arguments = (str(folder / "model.pt"), str(STEPS), str(folder / "result"))
+        process = runs.start(SCRIPT, *arguments, ranks=RANKS, job=f"job{folder.name}", flags=options)
         _, said = process.communicate(timeout=600)
         assert process.returncode == 0, said
         return gap(folder / "times")
@@ -57,16 +59,14 @@ def by_pitstop(folder: Path, service: str, *options: str) -> tuple[float, int]:
 
 def run() -> str:
     found: dict[str, list[tuple[float, int]]] = {"torchrun --max-restarts 3": [], "pitstop run --no-spare": [], "pitstop run": []}
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ServiceProcess(Path(name) / "service") as service:
         for repeat in range(REPEATS):
             for who, gaps in found.items():
                 folder = Path(name) / f"{repeat}-{len(who)}"
                 folder.mkdir()
                 if who.startswith("torchrun"):
                     gaps.append(by_torchrun(folder))
-                    continue
-                (folder / "service").mkdir()
-                with ServiceProcess(folder / "service") as service:
+                else:
                     gaps.append(by_pitstop(folder, service.url, *(["--no-spare"] if "no-spare" in who else [])))
     base = median(seconds for seconds, _ in found["torchrun --max-restarts 3"])
     lines = ["| launcher | median, s | worst, s | times as fast | steps done again |", "|---|---:|---:|---:|---:|"]
@@ -75,8 +75,8 @@ def run() -> str:
         again = max(item[1] for item in gaps)
         lines.append(f"| {who} | {median(seconds):.2f} | {max(seconds):.2f} | {base / median(seconds):.1f} | {again} |")
     note = (
-        f"Rank 1 of {RANKS} is killed with signal 9 in step 200 of a small GPT; from the last finished step to the next finished"
-        " one. Pitstop asks its service, which diagnoses and decides, before it restarts the ranks."
+        f"Rank 1 of {RANKS} is killed with signal 9 in step {STRUCK} of a small GPT; from the last finished step to the next"
+        " finished one. Pitstop asks its service, which diagnoses and decides, before it restarts the ranks."
         f" Load average of the machine at the end: {os.getloadavg()[0]:.1f}."
     )
     return "# Recovery\n\n" + note + "\n\n" + "\n".join(lines)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = ["COUNTERS", "XID", "Sample", "Scrape", "judge_scrapes", "parse_exposition"]
+__all__ = ["COUNTERS", "XID", "Sample", "Scrape", "judge_scrapes", "parse_exposition", "xid_line"]
 
 SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
@@ -113,5 +113,6 @@ def judge_scrapes(before: Scrape, now: Scrape) -> tuple[str, ...]:
 
 
 def xid_line(sample: Sample) -> str:
+    """An Xid that `sample` told of, as the driver writes it to the kernel log."""
     places = dict(sample.place)
-    return f"NVRM: Xid (PCI:{places.get('pci_bus_id', 'unknown')}): {sample.value:.0f}, told by {XID} of {sample.where}"
+    return f"NVRM: Xid (PCI:{places.get('pci_bus_id', 'unknown')}): {sample.value:.0f}, told by {sample.name} of {sample.where}"

@@ -199,7 +199,7 @@ class Agent:
         self._save()
         self._say(f"{self._state.care.why}; ranks {sorted(action.members)} go on in generation {action.generation}")
         if before.failures:
-            self._local.flush(before.exits)
+            self._local.flush(before.exits, before.generation)
             self._post(failure_document(self._launch.job, self._node_of, before, before.failures, *self._told()))
         self._report_attempt("self")
 
@@ -223,7 +223,7 @@ class Agent:
 
     def _post(self, document: Mapping[str, Any]) -> None:
         """Report a failure, the lines that the ranks had written before it."""
-        self._local.flush(self._state.care.exits)
+        self._local.flush(self._state.care.exits, self._state.care.generation)
         if self.link is not None:
             known = self._local.group.hosting.status().get("checkpoints")
             document = {**document, "checkpoints": known} if known else document

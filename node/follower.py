@@ -203,7 +203,7 @@ class FollowingAgent:
         if item.failed:
             self._say(f"rank {item.rank}: {item.description} (generation {item.generation})")
             # Its lines are to be there when the leader reports it.
-            self._local.flush([item])
+            self._local.flush([item], item.generation)
             self._failed_at = self._failed_at or time.monotonic()
         self._line.send({"op": word, "exit": asdict(item)})
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from detectors.statistics.judgement import Judgement
+from detectors.statistics.judgement import Finding, Judgement
 from detectors.supervisor import RankExit
+from node.dumps import read_dumps
 from node.formation import Place
+from node.inquiry import Inquiry
 from node.job_state import JobFolder, Placement
 from node.log_shipping import LogShipping, notice_log
 from node.monitors import RankReading
@@ -45,6 +47,9 @@ class LocalRanks:
         self._watch = Watch({})
         self._shipped_at = 0.0
         self._waiting_since: float | None = None
+        self._inquiry = Inquiry.here()
+        self._held: list[Judgement] = []
+        self._dumps_told: set[str] = set()
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -77,10 +82,16 @@ class LocalRanks:
     def attend(self) -> None:
         """Watch the ranks that the group has now, as if they had just begun."""
         self._watch = Watch(self.group.processes)
+        # Answers about ranks that are gone say nothing of these.
+        self._inquiry, self._held = Inquiry.here(), []
         self.shipping.refresh()
 
-    def flush(self, ended: Iterable[RankExit]) -> None:
+    def flush(self, ended: Iterable[RankExit], generation: int) -> None:
         """Cut into batches what the ranks wrote up to now."""
+        for text in read_dumps(self._folder.logs / str(generation)):
+            if text not in self._dumps_told:
+                self._dumps_told.add(text)
+                self.note(text, generation)
         self.shipping.refresh()
         with contextlib.suppress(OSError):
             self.shipping.flush((item.generation, item.rank) for item in ended)
@@ -97,10 +108,22 @@ class LocalRanks:
                     break
 
     def judge(self, readings: Mapping[int, RankReading], running: Iterable[int], generation: int, now: float) -> list[Judgement]:
-        """What is new about the ranks that run; each is said, and written where the ranks' lines are shipped from."""
+        """What is new about the ranks that run; each is said, and written where the ranks' lines are shipped from.
+
+        A hang is said at once, and given when the stacks of its ranks were taken: what follows from it may end them.
+        """
         found = self._watch.look(readings, [rank for rank in running if rank in readings], now)
         for judgement in found:
             self._note(judgement, generation)
+        if any(judgement.finding is Finding.HANG and judgement.firm for judgement in found):
+            self._inquiry.begin({rank: process for rank, process in self.group.processes.items() if rank in readings})
+        waits = self._inquiry.waits
+        for text in self._inquiry.lines():
+            self.note(text, generation)
+        found, self._held = [*self._held, *found], []
+        if waits:
+            self._held = [judgement for judgement in found if judgement.finding is Finding.HANG]
+            found = [judgement for judgement in found if judgement.finding is not Finding.HANG]
         return found
 
     def _note(self, judgement: Judgement, generation: int) -> None:

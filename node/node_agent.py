@@ -15,6 +15,7 @@ from detectors.kernel_log import KernelLog
 from node.care_states import Command
 from node.collectors import Collectors, exporter_collector, machine_collector
 from node.folding import fold
+from node.gpus import Gpus, gpu_collector, has_driver
 from node.job_state import JobFolder
 from node.link import BEAT_SECONDS, HOPELESS, IDLE_SECONDS, POLL_SECONDS, RETRY_SECONDS, Identity, parse_command
 from node.probes import ProbeWorker
@@ -71,11 +72,14 @@ class NodeAgent:
         for loop in (self._poll, self._ship, *([self._probe] if self._probes else [])):
             threading.Thread(target=loop, args=(self._new_client(),), daemon=True).start()
         kernel_log = self._open_kernel_log()
-        collectors = Collectors([machine_collector(), *map(exporter_collector, self._exporters)])
+        gpus = Gpus() if has_driver() else None
+        of_gpus = [gpu_collector(gpus)] if gpus is not None else []
+        collectors = Collectors([machine_collector(), *of_gpus, *map(exporter_collector, self._exporters)])
         client = self._new_client()
         while not self._stopping.is_set():
             began = time.monotonic()
             lease = {**self._identity.lease_document(), "clock": time.time()}
+            lease |= {"gpus": gpus.inventory} if gpus is not None else {}
             if self._probes is not None:
                 self._probes.keep_warm()
                 lease |= {"probes": self._probes.backend} if self._probes.backend else {}

@@ -14,6 +14,7 @@ from typing import Any
 
 from detectors.processes import ProcessId, is_running
 from detectors.supervisor import RankExit
+from node.dumps import dump_environment
 from node.error_files import ErrorFiles, read_error
 from node.formation import NodeBounds, Place
 from node.hosting import Hosting
@@ -115,8 +116,8 @@ class RankGroup:
         self.connect_keeper()
         keeper = self._keeper
         assert keeper is not None
-        environment = {key: value for key, value in os.environ.items() if key != "PITSTOP_TOKEN_FILE"}
-        environment[protocol.NODE] = self._launch.node
+        environment = {**self._inherited(), protocol.NODE: self._launch.node}
+        environment |= dump_environment(environment, self._folder.logs / str(generation))
         keeper.sweep()
         self._drop_monitors()
         ranks = range(place.first, place.first + place.ranks)

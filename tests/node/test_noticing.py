@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from node.inquiry import find_py_spy
 from tests.faults import Fault, parse_faults
 from tests.node.peer import Peer, Runs, wait_for
 
@@ -30,10 +31,16 @@ def test_a_rank_that_stands_still_is_named_and_reported_and_restarted_by_command
     runs: Runs, peer: Peer, flag: Path, kind: str
 ) -> None:
     runs.environment["FAULTS"] = f"1@12:{kind}"
+    stacks: list[list[str]] = []
+    peer.on_failure = lambda _: stacks.append([line for line in peer.lines() if "monitor: stack of" in line])
     process = runs.start(SCRIPT, str(flag), "0.1", ranks=3)
     (failure,) = wait_for(lambda: peer.posted("/failures"), 60)
     (failed,) = failure["failed"]
     assert (failed["rank"], failed["exit_code"], failed["signal"]) == (1, None, None)
+    if find_py_spy() is not None:
+        (lines,) = wait_for(lambda: stacks)
+        assert any("stack of rank 1: strike (" in line for line in lines), "taken before what follows could end the ranks"
+        assert any("wait (lockstep.py:" in line for line in lines)
     found = re.search(r"step 12 for ([0-9.]+) s \(mean ([0-9.]+) s, limit ([0-9.]+) s\)", failed["error"])
     assert found is not None, failed["error"]
     wait_for(lambda: any("hang: rank 1" in line for line in peer.lines(None)))
