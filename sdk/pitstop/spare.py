@@ -26,8 +26,8 @@ from pitstop import protocol
 
 __all__ = ["main"]
 
-# What training scripts import, and what torch itself imports in their first step (an optimizer's first step alone takes two seconds
-# of it). Absent ones are left.
+# What training scripts import, and what torch itself imports in their first step: an optimizer's first step alone takes two
+# seconds of it. Absent ones are left.
 PRELOADED = (
     "numpy",
     "torch",
