@@ -99,8 +99,8 @@ class Fabric:
             sh("ip", "-n", name, "link", "set", "eth0", "up")
         for node in self.nodes:
             self.start(node)
-        for worker in self.workers.values():
-            wait_for(lambda worker=worker: (worker.keep_warm(), worker.backend)[1], 300)  # type: ignore[misc]
+        for node in self.nodes:
+            self.wait_until_warm(node)
 
     def start(self, node: str, *environment: str) -> None:
         """A worker in the node's namespace, as the agent there would start it."""
@@ -110,6 +110,13 @@ class Fabric:
         script.chmod(0o755)
         self.workers[node] = ProbeWorker(str(script), self.address(node), lambda text: None)
         self.workers[node].keep_warm()
+
+    def wait_until_warm(self, node: str) -> None:
+        def warm() -> bool:
+            self.workers[node].keep_warm()
+            return self.workers[node].backend is not None
+
+        wait_for(warm, 300)
 
     def down(self) -> None:
         for worker in self.workers.values():
