@@ -1,4 +1,4 @@
-"""Localisation by real probe workers in eight network namespaces: verdicts and seconds for each kind of fault, and healthy rounds.
+"""Localisation by real probe workers in eight network namespaces: verdicts and seconds for each kind of fault; healthy rounds.
 Needs root. KINDS names some of the kinds, RUNS how often each strikes (20), ROUNDS the rounds of probes on healthy nodes (1,000).
 """
 
