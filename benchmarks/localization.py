@@ -136,5 +136,6 @@ def run() -> str:
     for index, (kind, size, share) in enumerate(plan):
         left = (ends - time.monotonic()) / (len(plan) - index)
         lines.append(row(measured(kind, size, share, left)))
+        print(lines[-1], flush=True)
     sizes = f"`SIZES='{' '.join(str(size) for size in SIZES)}' SECONDS={SECONDS:.0f} DRAWS={DRAWS}`"
     return f"# Localisation\n\n{directing}\n\n{NOTES} {sizes}.\n\n" + "\n".join(lines)

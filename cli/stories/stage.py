@@ -84,14 +84,21 @@ class Stage:
 
     def post(self, path: str, **fields: Any) -> Any:
         """What an operator does: the answer's JSON document. Raises StoryError where it is refused."""
-        try:
-            return self._ask(path, json.dumps(fields).encode())
-        except urllib.error.HTTPError as error:
-            raise StoryError(f"POST {path} was refused with status {error.code}: {error.read()[:300]!r}") from None
+        return self._send("POST", path, fields)
 
-    def _ask(self, path: str, body: bytes | None = None) -> Any:
+    def put(self, path: str, **fields: Any) -> Any:
+        """As `post`, for what an operator sets."""
+        return self._send("PUT", path, fields)
+
+    def _send(self, method: str, path: str, fields: dict[str, Any]) -> Any:
+        try:
+            return self._ask(path, json.dumps(fields).encode(), method)
+        except urllib.error.HTTPError as error:
+            raise StoryError(f"{method} {path} was refused with status {error.code}: {error.read()[:300]!r}") from None
+
+    def _ask(self, path: str, body: bytes | None = None, method: str = "GET") -> Any:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        request = urllib.request.Request(self.url + path, data=body, headers=headers)
+        request = urllib.request.Request(self.url + path, data=body, headers=headers, method=method)
         token = self.data_directory / "admin.token"
         if token.exists():
             request.add_header("Authorization", f"Bearer {token.read_text(encoding='utf-8').strip()}")

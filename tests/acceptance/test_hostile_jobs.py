@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -22,14 +20,6 @@ for line in Path(sys.argv[1]).read_text().splitlines():
     print(line, flush=True)
 sys.exit(1)
 """
-
-
-def put(stage: Stage, path: str, document: dict[str, Any]) -> Any:
-    token = (stage.data_directory / "admin.token").read_text(encoding="utf-8").strip()
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-    request = urllib.request.Request(stage.url + path, json.dumps(document).encode(), headers, method="PUT")
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return json.load(answer)
 
 
 def launch(stage: Stage, job: str, script: str, *arguments: str) -> Any:
@@ -61,7 +51,7 @@ def test_a_job_that_prints_every_root_line_there_is_touches_no_node_and_no_other
     stage: Stage, launch_stepper: Callable[..., Any]
 ) -> None:
     stage.serve()
-    put(stage, "/api/v1/modes", {"modes": dict.fromkeys((action.value for action in Action), "auto"), "why": "trial"})
+    stage.put("/api/v1/modes", modes=dict.fromkeys((action.value for action in Action), "auto"), why="trial")
     launch_stepper("bystander", 100_000)
     stage.wait_for("the bystander's steps", lambda: stage.step_of("bystander") >= 5, 60)
     lines = [
