@@ -14,8 +14,8 @@ from statistics import median
 from tests.service.service_process import ServiceProcess, free_port
 from tests.slurm_hooks import Called, call, configuration, job_ends, stored_ends
 
-REPEATS = 100
-ENDS, AT_ONCE = 1000, 4
+REPEATS = 50
+ENDS, SECONDS = 1000, 60.0
 ENVIRONMENT = {"SLURM_JOB_ID": "42", "SLURM_CLUSTER_NAME": "lab", "SLURMD_NODENAME": "n1"}
 
 
@@ -60,11 +60,11 @@ def run() -> str:
             there = configuration(folder, service.url)
             rows += [timed(f"{name}, Pitstop there", name, there) for name in ("epilog", "healthcheck")]
             began = time.monotonic()
-            calls = job_ends(ENDS, there, AT_ONCE)
+            calls = job_ends(ENDS, there, SECONDS)
             called = time.monotonic() - began
             taken = stored_ends(folder / "data" / "pitstop.sqlite", ENDS)
             seconds = time.monotonic() - began
-            rows.append(f"| {ENDS} job ends, {AT_ONCE} hooks at once | {figures(calls)} |")
+            rows.append(f"| {ENDS} job ends within {SECONDS:.0f} s | {figures(calls)} |")
     head = "| what | median ms | 99th percentile ms | worst ms | exit status not 0 |\n|---|---|---|---|---|\n"
     return (
         head

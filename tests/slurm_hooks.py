@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,13 +49,11 @@ def stored_ends(database: Path, count: int, seconds: float = 60.0) -> int:
             time.sleep(0.1)
 
 
-def job_ends(count: int, settings: Path, at_once: int) -> list[Called]:
-    """`count` ends of jobs, `at_once` hooks running at any moment."""
-
-    def one(number: int) -> Called:
-        return call(
-            "jobcomp", settings, {"JOBID": str(1000 + number), "CLUSTER": "lab", "JOBSTATE": "COMPLETED", "NODES": "n[0-1]"}
-        )
-
-    with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(one, range(count)))
+def job_ends(count: int, settings: Path, seconds: float) -> list[Called]:
+    """`count` ends of jobs, evenly over `seconds`, as slurmctld calls its hook: one after the other."""
+    began, found = time.monotonic(), []
+    for number in range(count):
+        time.sleep(max(0.0, began + seconds * number / count - time.monotonic()))
+        ended = {"JOBID": str(1000 + number), "CLUSTER": "lab", "JOBSTATE": "COMPLETED", "NODES": "n[0-1]"}
+        found.append(call("jobcomp", settings, ended))
+    return found

@@ -76,7 +76,9 @@ def run(
     token = folder / "token"
     token.write_text("secret-token\n")
     configuration = folder / "hook.conf"
-    configuration.write_text(f"PITSTOP_SERVICE=http://127.0.0.1:{port}\nPITSTOP_TOKEN_FILE={token}\n{more}\n")
+    # On a busy machine curl may take its time to start.
+    settings = [f"PITSTOP_SERVICE=http://127.0.0.1:{port}", f"PITSTOP_TOKEN_FILE={token}", "PITSTOP_CONNECT_SECONDS=5", more]
+    configuration.write_text("\n".join(settings) + "\n")
     given = {**ENVIRONMENT, "PITSTOP_HOOK_CONF": str(configuration), **environment}
     return subprocess.run([str(FOLDER / name), *arguments], env=given, capture_output=True, text=True, timeout=30, check=False)
 
