@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from cli.main import UsageError, fail
 from cli.options import option_parser
 from detectors.reading.sources import LineReader, UnreadableInput, find_sources
-from detectors.reading.text import rank_span, strip_escapes
+from detectors.reading.text import rank_span, strip_escapes_of_view
 from rules.artefact import load_compiled
 from rules.compression import CompressionReport, Compressor, RankTrace
 from rules.pack import PackError
@@ -46,8 +46,8 @@ def app(args: Sequence[str], prog_name: str) -> None:
     except UnreadableInput as error:
         raise UsageError(str(error)) from None
     with reader, opened(options.output, options.json, options.path) as output:
-        for block in reader.chunks():
-            stripped = strip_escapes(block)
+        for block in reader.views():
+            stripped = strip_escapes_of_view(block)
             sifted = compressor.feed(stripped, None if stripped is block else block)
             if sifted.kept:
                 output.write(sifted.kept)

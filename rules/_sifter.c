@@ -7,6 +7,7 @@
 #include "_sifter.h"
 #include "_sifter_ranks.h"
 #include "_sifter_shapes.h"
+#include "_sifter_verdicts.h"
 
 static int room_for_lines(Sifter *self) {
     if (self->line_count < self->line_room)
@@ -337,11 +338,13 @@ static PyTypeObject SifterType = {
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_sifter", NULL, -1, NULL, NULL, NULL, NULL, NULL};
 
+static int add_type(PyObject *made, const char *name, PyTypeObject *type) {
+    return PyType_Ready(type) < 0 ? -1 : PyModule_AddObjectRef(made, name, (PyObject *)type);
+}
+
 PyMODINIT_FUNC PyInit__sifter(void) {
-    PyObject *made = PyType_Ready(&SifterType) < 0 ? NULL : PyModule_Create(&module);
-    if (made && PyModule_AddObjectRef(made, "Sifter", (PyObject *)&SifterType)) {
-        Py_DECREF(made);
-        return NULL;
-    }
+    PyObject *made = PyModule_Create(&module);
+    if (made && (add_type(made, "Sifter", &SifterType) || add_type(made, "Verdicts", &VerdictsType)))
+        Py_CLEAR(made);
     return made;
 }

@@ -8,18 +8,18 @@ numbers that routine rules capture (step, loss, iteration time) as measurements 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Protocol
 
 import re2
 
 from rules.matcher import Clause, Hit, Matcher, byte_options
 from rules.pack import CAPTURES, Rule, RuleRole
-from rules.shapes import ANY_DIGIT, ShapePatterns, Span, judge, shape_of, with_unknown_digits
-from rules.sifter import ASK, KEEP, MAX_SERIES, NO_RANK, RankReport, Sifter, new_sifter
+from rules.shapes import ANY_DIGIT, Hints, ShapePatterns, Span, judge, shape_of, with_unknown_digits
+from rules.sifter import ASK, MAX_SERIES, NO_RANK, RankReport, Sifter, new_sifter
 from rules.signal import Measurement
+from rules.verdicts import CONDITION, KEEP, SIGNAL, new_verdicts
 
 __all__ = ["CompressionReport", "Compressor", "RankPrefix", "RankTrace", "Reading", "Series", "Sifted", "measurements_of"]
 
@@ -29,9 +29,6 @@ STEP = "step"
 RANK = "rank"
 # What stands up to the second in the longest usual stamp: 2025-11-28 09:57:52
 STAMP_BYTES = 19
-SIGNAL = -1
-CONDITION = 1 << 29
-UNRECOGNISED = 1 << 30
 
 
 class RankPrefix(Protocol):
@@ -110,8 +107,11 @@ class Compressor:
         self._standing = [
             standing_of(matcher.rules[rule], clause, shapes.precedence[rule]) for rule, clause, _ in matcher.references
         ]
-        self._by_precedence = sorted(range(len(matcher.rules)), key=shapes.precedence.__getitem__)
+        self._verdicts = new_verdicts(self._standing, len(matcher.rules), collect_hits)
+        # KEEP, which is -1, is none of them.
+        self._by_precedence = [*sorted(range(len(matcher.rules)), key=shapes.precedence.__getitem__), KEEP]
         self._certain_patterns: dict[int, Any] = {}
+        self._hints: Hints = {}
         # By rule; KEEP, which is -1, captures nothing.
         self._captures = [*map(bool, matcher.expressions.captures), False]
         self._blind = [*matcher.expressions.blind, True]
@@ -123,7 +123,7 @@ class Compressor:
         """Lines of all blocks so far."""
         return self._sifter.lines
 
-    def feed(self, block: bytes, original: bytes | None = None) -> Sifted:
+    def feed(self, block: bytes | memoryview, original: bytes | memoryview | None = None) -> Sifted:
         """`block`: whole lines to judge, which follow those of the block before; `original`: the same as they are to be kept."""
         self._sifter.open_block(block, self.lines + 1)
         hits: list[Hit] = []
@@ -132,33 +132,25 @@ class Compressor:
             indexes, lines, repeated, more = self._sifter.sift()
             if not lines:
                 continue
-            rules = self._look_at(indexes, lines, hits)
+            rules, observed = self._look_at(lines)
+            if self._collect_hits:
+                hits.extend(Hit(indexes[place], *self._matcher.references[pattern]) for place, pattern in observed)
             ranks = list(map(self._rank_of, lines))
             for place, rule in enumerate(rules):
                 if self._captures[rule]:
                     self._measure(indexes[place], lines[place], rule, ranks, place)
             self._sifter.settle(indexes, rules, ranks)
             if repeated:
-                self._learn({shape_of(lines[place]): (lines[place], rules[place]) for place in repeated})
+                self._learn(lines, rules, {shape_of(lines[place]): place for place in repeated}.values(), observed)
         return Sifted(self._sifter.close_block(block if original is None else original), tuple(hits))
 
-    def _look_at(self, indexes: Sequence[int], lines: Sequence[bytes], hits: list[Hit]) -> list[int]:
-        """The routine rule to which each unknown line falls, or KEEP; appends the hits of signal rules."""
-        best = [UNRECOGNISED] * len(lines)
-        ends = list(accumulate(map(len, lines), lambda end, length: end + 1 + length))
-        seen: set[tuple[int, int]] = set()
-        place, limit = 0, ends[0]
-        for end, pattern in self._matcher.patterns.events(b"\n".join(lines)):
-            while end > limit:
-                place += 1
-                limit = ends[place]
-            standing = self._standing[pattern]
-            if standing < best[place]:
-                best[place] = standing
-            if self._collect_hits and standing in (SIGNAL, CONDITION) and (place, pattern) not in seen:
-                seen.add((place, pattern))
-                hits.append(Hit(indexes[place], *self._matcher.references[pattern]))
-        return [self._by_precedence[standing] if 0 <= standing < CONDITION else KEEP for standing in best]
+    def _look_at(self, lines: list[bytes]) -> tuple[list[int], list[tuple[int, int]]]:
+        """The routine rule to which each line falls, or KEEP; and (place, pattern) of what is found of signal rules, in order."""
+        self._verdicts.open(lines)
+        self._matcher.patterns.scan(b"\n".join(lines), self._verdicts.found)
+        best, observed = self._verdicts.close()
+        in_order = dict.fromkeys([(place, pattern) for place, _, pattern in sorted(observed)])
+        return [self._by_precedence[place] for place in best], list(in_order)
 
     def _rank_of(self, line: bytes) -> int:
         span = self._rank_prefix(line)
@@ -179,31 +171,36 @@ class Compressor:
         series = self._series
         return tuple([(series[name], *span) for name, span in spans.items() if name in series])
 
-    def _learn(self, fresh: Mapping[bytes, tuple[bytes, int]]) -> None:
-        """Teach the sifter new shapes: for each a line and the verdict on it."""
-        judgements = judge(self._shapes, [line for line, _ in fresh.values()], self._collect_hits)
-        for (line, rule), judgement in zip(fresh.values(), judgements, strict=True):
+    def _learn(
+        self, lines: Sequence[bytes], rules: Sequence[int], places: Iterable[int], observed: Sequence[tuple[int, int]]
+    ) -> None:
+        """Teach the sifter the shapes of the lines at `places`, each with the verdict on it."""
+        unsure = []
+        for place in places:
+            line = lines[place]
+            found = [] if self._collect_hits else [pattern for where, pattern in observed if where == place]
+            if found and self._is_signal_anyhow(line, found):
+                self._sifter.learn(line, KEEP, (), self._rank_prefix(line), None, ())
+            else:
+                unsure.append((line, rules[place]))
+        judgements = judge(self._shapes, [line for line, _ in unsure], self._collect_hits, self._hints)
+        for (line, rule), judgement in zip(unsure, judgements, strict=True):
             expected = None if rule == KEEP else rule
             if judgement is None or judgement.rule != expected or not self._blind[rule]:
-                kept = rule == KEEP and not self._collect_hits and self._is_signal_anyhow(line)
-                self._sifter.learn(line, KEEP if kept else ASK, (), self._rank_prefix(line) if kept else None, None, ())
+                self._sifter.learn(line, ASK, (), None, None, ())
                 continue
             spans = self._matcher.capture_spans(rule, line) if self._captures[rule] else {}
             values = self._measured(spans)
             second = clock_span(line) if values else None
             self._sifter.learn(line, rule, judgement.guards, spans.get(RANK) or self._rank_prefix(line), second, values)
 
-    def _is_signal_anyhow(self, line: bytes) -> bool:
-        """Whether a pattern that makes `line` a signal is found in it whatever its digits are."""
+    def _is_signal_anyhow(self, line: bytes, patterns: Iterable[int]) -> bool:
+        """Whether one of the signal patterns that are found in `line` is found in it whatever its digits are."""
         if ANY_DIGIT in line:
             return False
         text = with_unknown_digits(line)
-        for _, pattern in self._matcher.patterns.events(line):
-            if self._standing[pattern] == SIGNAL:
-                certain = self._certain(pattern)
-                if certain is not None and certain.search(text):
-                    return True
-        return False
+        certain = (self._certain(pattern) for pattern in patterns if self._standing[pattern] == SIGNAL)
+        return any(pattern is not None and pattern.search(text) for pattern in certain)
 
     def _certain(self, pattern: int) -> Any:
         """RE2 for lines with unknown digits, found only where `pattern` is found in any case; None where there is none."""

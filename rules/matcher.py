@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -142,17 +142,20 @@ class PatternSet:
 
     def events(self, block: bytes) -> list[tuple[int, int]]:
         """(end, pattern number) of every match, in order; a pattern may end several times in a line."""
-        if self._database is None:
-            return []
         events: list[tuple[int, int]] = []
         append = events.append
 
         def on_match(pattern: int, _start: int, end: int, _flags: int, _context: object) -> None:
             append((end, pattern))
 
-        self._database.scan(block, match_event_handler=on_match)
+        self.scan(block, on_match)
         events.sort()
         return events
+
+    def scan(self, block: bytes, found: Callable[[int, int, int, int, object], object]) -> None:
+        """Calls `found` with (pattern number, 0, end, 0, None) for every match, roughly in order."""
+        if self._database is not None:
+            self._database.scan(block, match_event_handler=found)
 
 
 class Matcher:

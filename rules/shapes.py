@@ -8,7 +8,7 @@ guarded: the verdict then holds for lines with just those digits at just those p
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,6 +17,7 @@ from rules.pack import Rule, RuleRole
 
 __all__ = [
     "ANY_DIGIT",
+    "Hints",
     "Judgement",
     "ShapePatterns",
     "Sort",
@@ -30,11 +31,14 @@ __all__ = [
 ]
 
 Span = tuple[int, int]
+# Which numbers of a line settled its verdict, by the rule to which it falls and how many numbers it has.
+Hints = dict[tuple[int | None, int], tuple[int, ...]]
 
 # Stands in a line for "some digit"; never part of valid UTF-8.
 ANY_DIGIT = 0xFF
 MASK = bytes.maketrans(b"123456789", b"0" * 9)
 UNKNOWN_DIGITS = bytes.maketrans(b"0123456789", bytes([ANY_DIGIT]) * 10)
+GROUP_NAME = re.compile(r"\(\?P<(\w+)>")
 NUMBER = re.compile(rb"\d+")
 # A line with more numbers than this is looked at each time.
 MAX_NUMBERS = 64
@@ -106,7 +110,9 @@ def shape_patterns(rules: Sequence[Rule]) -> ShapePatterns:
 
 def precedence_of(rules: Sequence[Rule]) -> tuple[int, ...]:
     """For each rule its place among those that recognise a line: the one that captures most comes first, then the earlier one."""
-    ordered = sorted(range(len(rules)), key=lambda index: (-sum(text.count("(?P<") for text in rules[index].captures), index))
+    ordered = sorted(
+        range(len(rules)), key=lambda index: (-len(set(GROUP_NAME.findall("\n".join(rules[index].captures)))), index)
+    )
     places = [0] * len(rules)
     for place, index in enumerate(ordered):
         places[index] = place
@@ -117,10 +123,10 @@ def preferred(precedence: Sequence[int], known: int | None, rule: int) -> int:
     return rule if known is None or precedence[rule] < precedence[known] else known
 
 
-def judge(patterns: ShapePatterns, lines: Sequence[bytes], conditions: bool = True) -> list[Judgement | None]:
+def judge(patterns: ShapePatterns, lines: Sequence[bytes], conditions: bool, hints: Hints) -> list[Judgement | None]:
     """The judgement of each line's shape; None where every line of it has to be looked at.
 
-    `conditions`: whether those that only speak against a rule have to be looked at, too.
+    `conditions`: whether those that only speak against a rule have to be looked at, too; `hints`: what earlier calls found out.
     """
     texts = [with_unknown_digits(line) for line in lines]
     judgements: list[Judgement | None] = []
@@ -130,7 +136,7 @@ def judge(patterns: ShapePatterns, lines: Sequence[bytes], conditions: bool = Tr
         elif settled:
             judgements.append(Judgement(rule, ()))
         else:
-            judgements.append(guarded(patterns, line, conditions))
+            judgements.append(guarded(patterns, line, conditions, hints))
     return judgements
 
 
@@ -149,23 +155,41 @@ def outcomes(patterns: ShapePatterns, texts: Sequence[bytes], conditions: bool) 
     return [(not signal[i] and possible[i] == certain[i], certain[i]) for i in range(len(texts))]
 
 
-def guarded(patterns: ShapePatterns, line: bytes, conditions: bool) -> Judgement | None:
-    """Find few numbers which, held fast, settle the verdict: one, or all without each that turns out not to matter."""
+def guarded(patterns: ShapePatterns, line: bytes, conditions: bool, hints: Hints) -> Judgement | None:
+    """Find few numbers which, held fast, settle the verdict."""
     numbers = [match.span() for match in NUMBER.finditer(line)]
     if len(numbers) > MAX_NUMBERS:
         return None
     ((settled, rule),) = outcomes(patterns, [line], conditions)
     if not settled:
         return None
-    alone = outcomes(patterns, [with_known(line, [number]) for number in numbers], conditions)
-    if (True, rule) in alone:
-        return Judgement(rule, (numbers[alone.index((True, rule))],))
-    guards = list(numbers)
-    for number in numbers:
-        fewer = [guard for guard in guards if guard != number]
-        if outcomes(patterns, [with_known(line, fewer)], conditions)[0] == (True, rule):
-            guards = fewer
-    return Judgement(rule, tuple(guards))
+
+    def settling(choices: Sequence[Sequence[int]]) -> list[bool]:
+        texts = [with_known(line, [numbers[ordinal] for ordinal in choice]) for choice in choices]
+        return [outcome == (True, rule) for outcome in outcomes(patterns, texts, conditions)]
+
+    kind = (rule, len(numbers))
+    if kind not in hints or not settling([hints[kind]])[0]:
+        hints[kind] = few_settling(len(numbers), settling)
+    return Judgement(rule, tuple(numbers[ordinal] for ordinal in hints[kind]))
+
+
+def few_settling(count: int, settling: Callable[[Sequence[Sequence[int]]], list[bool]]) -> tuple[int, ...]:
+    """One number that settles a verdict, else those without which, one by one, it is open, else all but what does not matter."""
+    every = tuple(range(count))
+    alone = settling([[ordinal] for ordinal in every])
+    if True in alone:
+        return (alone.index(True),)
+    spared = settling([[other for other in every if other != ordinal] for ordinal in every])
+    needed = tuple(ordinal for ordinal in every if not spared[ordinal])
+    if settling([needed])[0]:
+        return needed
+    kept = every
+    for ordinal in every:
+        rest = tuple(other for other in kept if other != ordinal)
+        if settling([rest])[0]:
+            kept = rest
+    return kept
 
 
 def with_unknown_digits(line: bytes) -> bytes:

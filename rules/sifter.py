@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
 from rules.shapes import Span, shape_of
+from rules.verdicts import KEEP
 
 __all__ = [
     "ASK",
-    "KEEP",
     "NO_RANK",
     "Point",
     "PythonSifter",
@@ -25,8 +25,7 @@ __all__ = [
     "new_sifter",
 ]
 
-# In place of the number of a routine rule: lines of this shape are kept, or have to be looked at one by one.
-KEEP = -1
+# In place of the number of a routine rule, beside KEEP: lines of this shape have to be looked at one by one.
 ASK = -2
 NO_RANK = -1
 
@@ -64,7 +63,7 @@ class Sifter(Protocol):
     def lines(self) -> int:
         """Of all blocks so far."""
 
-    def open_block(self, block: bytes, first_number: int, /) -> None:
+    def open_block(self, block: bytes | memoryview, first_number: int, /) -> None:
         """Begin with `block`: whole lines, of which the first has this number."""
 
     def sift(self) -> tuple[list[int], list[bytes], list[int], bool]:
@@ -92,7 +91,7 @@ class Sifter(Protocol):
     def measure(self, index: int, rank: int, time: bytes, values: tuple[tuple[int, bytes], ...], /) -> None:
         """What a line says: `time` ends with its second; numbers as text, by series."""
 
-    def close_block(self, block: bytes, /) -> bytes:
+    def close_block(self, block: bytes | memoryview, /) -> bytes:
         """The kept lines, each after its number and a tab. `block`: what was sifted, or the same lines as their source has."""
 
     def report(self) -> SifterReport: ...
@@ -166,8 +165,8 @@ class PythonSifter:
         self._kept_lines = 0
         self._kept_bytes = 0
 
-    def open_block(self, block: bytes, first_number: int, /) -> None:
-        lines = block.split(b"\n")
+    def open_block(self, block: bytes | memoryview, first_number: int, /) -> None:
+        lines = bytes(block).split(b"\n")
         if lines.pop():
             raise ValueError("a block holds whole lines and is under 4 GiB")
         self._first, self._lines, self._next = first_number, lines, 0
@@ -289,10 +288,10 @@ class PythonSifter:
         record = self._record(rank if rank < MAX_RANK else NO_RANK)[1]
         self._measure(record, self._first + index, time, [(series, number_of(text)) for series, text in values])
 
-    def close_block(self, block: bytes, /) -> bytes:
+    def close_block(self, block: bytes | memoryview, /) -> bytes:
         if self._next != len(self._lines):
             raise ValueError("the block was not sifted to its end")
-        lines = block.split(b"\n")
+        lines = bytes(block).split(b"\n")
         if lines.pop() or len(lines) != len(self._lines):
             raise ValueError("not as many lines as were sifted")
         parts = []

@@ -238,15 +238,18 @@ class LineReader:
         self.bytes = 0
         self.note = ""
         self.modified: float | None = None
+        self._is_regular = False
         self._block_bytes = block_bytes
         self._raw = source.open()
         try:
             if source.content is None and source.path != "-":
-                self.modified = os.fstat(self._raw.fileno()).st_mtime
+                status = os.fstat(self._raw.fileno())
+                self.modified, self._is_regular = status.st_mtime, stat.S_ISREG(status.st_mode)
             head = read_up_to(self._raw, HEAD_BYTES)
             self._stream: Readable = Rejoined(head, self._raw)
             self._packed: GzipStream | ZstdStream | None = None
             if head.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
+                self._is_regular = False
                 self._packed = GzipStream(self._stream) if head.startswith(GZIP_MAGIC) else ZstdStream(self._stream)
                 head = read_up_to(self._packed, HEAD_BYTES)
                 self._stream = Rejoined(head, self._packed)
@@ -285,11 +288,35 @@ class LineReader:
             self.note = self._packed.note
         return data
 
+    def _read_at(self, position: int) -> bytes:
+        try:
+            return os.pread(self._raw.fileno(), self._block_bytes, position)
+        except OSError as error:
+            self.note = f"reading stopped early: {error.strerror or error}"
+            return b""
+
     def __iter__(self) -> Iterator[Block]:
         for data in self.chunks():
             first, count = self.lines + 1, data.count(b"\n")
             self.lines += count
             yield Block(data, first, count)
+
+    def views(self) -> Iterator[memoryview]:
+        """The same as chunks, of a regular file without copying; each view is all lines of the bytes that it is a view of."""
+        position = 0
+        while self._is_regular and (data := self._read_at(position)):
+            cut = data.rfind(b"\n") + 1
+            if not cut:
+                break
+            yield memoryview(data)[:cut]
+            position += cut
+            self.bytes = position
+        if self._is_regular:
+            # The rest: nothing, a last line without an end, or a line longer than a block.
+            self._raw.seek(position)
+            self._stream = self._raw
+        for chunk in self.chunks():
+            yield memoryview(chunk)
 
     def chunks(self) -> Iterator[bytes]:
         """The same, for those who count lines themselves: `lines` stays 0."""

@@ -17,6 +17,7 @@ __all__ = [
     "quick_prefix",
     "rank_span",
     "strip_escapes",
+    "strip_escapes_of_view",
     "torn_parts",
 ]
 
@@ -76,6 +77,11 @@ class Origin:
 def strip_escapes(data: bytes) -> bytes:
     """`data` without terminal escape sequences; newlines stay where they are."""
     return ESCAPES.sub(b"", data) if b"\x1b" in data else data
+
+
+def strip_escapes_of_view(view: memoryview) -> bytes | memoryview:
+    """The same for a view of bytes; `view` itself where there are none."""
+    return ESCAPES.sub(b"", view) if not isinstance(view.obj, bytes) or b"\x1b" in view.obj else view
 
 
 def line_text(raw: bytes) -> str:
@@ -147,7 +153,7 @@ def origin_of_text(text: str) -> tuple[Origin, str]:
 
 def rank_span(line: bytes) -> Span | None:
     """Where in `line` its rank stands (the local one where only that is told): at the same place in all lines of its shape."""
-    match = QUICK.match(line)
+    match = QUICK.match(line) if line.startswith(b"[") else None
     if match and (match.lastindex != 1 or line.find(b"ank", match.end(), MAX_PREFIX_BYTES) < 0):
         return match.span(match.lastindex or 0)
     if line.find(b"ank", 0, MAX_PREFIX_BYTES) < 0 and not NUMBERED.match(line):

@@ -141,6 +141,14 @@ def test_what_speaks_against_a_rule_is_reported_though_its_line_is_dropped(sifte
         assert [(hit.line, hit.clause.value) for hit in sifted.hits] == [(0, "none")] and not sifted.kept
 
 
+def test_the_rule_that_measures_most_takes_a_line_however_often_it_names_one_quantity() -> None:
+    step = rule("STEP", RuleRole.ROUTINE, "step=", captures=(r"step=(?P<step>\d+)", r"step (?P<step>\d+)", r"#(?P<step>\d+)"))
+    speed = rule("SPEED", RuleRole.ROUTINE, "tokens=", captures=(r"step=(?P<step>\d+) tokens=(?P<tokens>\d+)",))
+    compressed = compressor([step, speed])
+    compressed.feed(b"step=1 tokens=7\n" * 9)
+    assert report(compressed).dropped_by_rule == {"SPEED": 9}
+
+
 def test_where_no_hits_are_wanted_what_only_speaks_against_a_rule_needs_no_look(sifter: Sifter) -> None:
     compressed = Compressor(
         Matcher([ROUTINE, SIGNAL]), shape_patterns([ROUTINE, SIGNAL]), prefix_rank, sifter, collect_hits=False

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors.reading.sources import MAX_LINE_BYTES, LineReader, Source, UnreadableInput, find_sources, text_source
@@ -94,3 +94,14 @@ def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path, path: str, says
     with pytest.raises(UnreadableInput, match=says) as caught:
         find_sources([str(tmp_path / path)])
     assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(content=st.binary(max_size=400).map(lambda data: data.replace(b"\x01", b"\n")), block=st.integers(2, 64))
+def test_views_are_the_lines_of_chunks(tmp_path_factory: pytest.TempPathFactory, content: bytes, block: int) -> None:
+    path = tmp_path_factory.getbasetemp() / "viewed.log"
+    path.write_bytes(b"x" + content)
+    with LineReader(Source(str(path)), block) as reader, LineReader(Source(str(path)), block) as other:
+        viewed = b"".join(map(bytes, reader.views()))
+        assert viewed == b"".join(other.chunks())
+        assert reader.bytes == other.bytes == len(content) + 1
