@@ -45,6 +45,9 @@ MAGIC = (
 )
 TAR_OFFSET, TAR_MAGIC = 257, b"ustar"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
+# No writer of logs prints these: not tab, newline, bell, form feed, escape and the like, nor NUL, which a torn write leaves.
+CONTROLS = bytes([*range(1, 7), *range(14, 27), *range(28, 32), 127])
+MAX_CONTROL_SHARE = 0.05
 
 
 class Kind(StrEnum):
@@ -84,6 +87,8 @@ def guess(head: bytes) -> Guess:
         return Guess(Kind.BINARY, note="UTF-16 text: convert it to UTF-8 first")
     if PICKLE.match(head):
         return Guess(Kind.FLIGHT_RECORDER, document=True)
+    if is_noise(head):
+        return Guess(Kind.BINARY, note="binary data: name the log instead")
     text = strip_escapes(head).lstrip()
     if JSON_BEGINNING.match(text):
         first, newline, _ = text.partition(b"\n")
@@ -91,6 +96,11 @@ def guess(head: bytes) -> Guess:
     if SLURM_RECORD.match(text):
         return Guess(Kind.SLURM)
     return Guess(Kind.KERNEL if is_kernel_log(text) else Kind.LOG)
+
+
+def is_noise(head: bytes) -> bool:
+    written = head.replace(b"\0", b"")
+    return len(written) - len(written.translate(None, CONTROLS)) > MAX_CONTROL_SHARE * len(written)
 
 
 def is_journal(line: bytes) -> bool:

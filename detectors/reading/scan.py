@@ -64,7 +64,8 @@ def scan_source(
     with LineReader(source) as reader:
         guessed, stamps = guess(reader.head), Stamps(clock)
         if guessed.kind in (Kind.EMPTY, Kind.BINARY):
-            return SourceFindings(Input(source.path, guessed.kind, 0, len(reader.head), 0, guessed.note), LogFindings())
+            note = f"unreadable: {reader.note.partition(':')[0]}" if reader.note and not reader.head else guessed.note
+            return SourceFindings(Input(source.path, guessed.kind, 0, len(reader.head), 0, note), LogFindings())
         if guessed.document or guessed.kind is Kind.SLURM:
             data = reader.read_whole(MAX_DOCUMENT_BYTES)
             document = read_document(data, guessed, source.path, stamps, reader.modified) if data is not None else None

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO, Protocol, cast
 
+from detectors.reading.zstd_frames import ZstdFrames
+
 __all__ = ["BLOCK_BYTES", "MAX_LINE_BYTES", "Block", "LineReader", "Source", "UnreadableInput", "find_sources", "text_source"]
 
 BLOCK_BYTES = 1 << 20
@@ -177,7 +179,7 @@ class ZstdStream:
         # Not at the top: most logs are not packed so.
         import zstandard
 
-        self._raw = CountingReader(raw)
+        self._raw = FollowedReader(raw)
         self._damage = zstandard.ZstdError
         decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
         self._reader = decompressor.stream_reader(cast(IO[bytes], self._raw), read_across_frames=True)
@@ -191,22 +193,27 @@ class ZstdStream:
         if self.note:
             return b""
         try:
-            return self._reader.read(size)
+            data = self._reader.read(size)
         except self._damage:
             self.note = "the zstd data is damaged: read as far as it goes"
             return b""
+        if not data and not self._raw.frames.complete:
+            self.note = "the zstd data ends early: read as far as it goes"
+        return data
 
 
-class CountingReader:
-    """Counts the bytes that were taken from `raw`."""
+class FollowedReader:
+    """Counts the bytes that were taken from `raw`, and follows the frames that they make up."""
 
     def __init__(self, raw: Readable) -> None:
         self._raw = raw
         self.taken = 0
+        self.frames = ZstdFrames()
 
     def read(self, size: int = -1, /) -> bytes:
         data = self._raw.read(size if size > 0 else BLOCK_BYTES)
         self.taken += len(data)
+        self.frames.feed(data)
         return data
 
 
@@ -252,6 +259,7 @@ class LineReader:
                 self._is_regular = False
                 self._packed = GzipStream(self._stream) if head.startswith(GZIP_MAGIC) else ZstdStream(self._stream)
                 head = read_up_to(self._packed, HEAD_BYTES)
+                self.note = self._packed.note
                 self._stream = Rejoined(head, self._packed)
         except OSError as error:
             self.close()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zstandard
 
 ENTRY = Path(__file__).parents[2] / "pitstop_entry.py"
 
@@ -70,7 +72,14 @@ def test_a_failure_at_the_end_of_a_progress_bar_of_ten_megabytes_is_found(tmp_pa
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "is empty"), (b"PK\x03\x04" + bytes(40), "zip archive"), (b"\x80\x02cos\nsystem\n.", "more than plain data")],
+    [
+        (b"", "is empty"),
+        (b"PK\x03\x04" + bytes(40), "zip archive"),
+        (b"\x80\x02cos\nsystem\n.", "more than plain data"),
+        (random.Random(4).randbytes(5_000), "binary data"),
+        (gzip.compress(b"x" * 99)[:12] + bytes(9), "unreadable: the gzip data is damaged"),
+        (zstandard.ZstdCompressor().compress(b"x" * 99)[:9], "unreadable: the zstd data ends early"),
+    ],
 )
 def test_what_holds_nothing_readable_is_an_error_of_one_line(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "x").write_bytes(content)
