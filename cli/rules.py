@@ -157,7 +157,9 @@ def judge(
 
 def settled_of(case: Mapping[str, Any]) -> SettledIncident:
     label = case.get("label")
-    return SettledIncident(str(case["id"]), str(label["reason"]) if isinstance(label, dict) else "", tuple(case["log"]))
+    reason = str(label["reason"]) if isinstance(label, dict) else ""
+    lines = tuple(case["log"])
+    return SettledIncident(str(case["id"]), reason, lines, tuple(lines[index] for index in case.get("culprit_lines") or ()))
 
 
 @app.command("compile")

@@ -11,15 +11,18 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from agents.normal_form import cause_lines
 from rules.diagnosis import Source
 from rules.gate import Candidate, GateResult, SettledIncident, inspect
 from rules.learnt import LEARNT_PREFIX
 from rules.matcher import Matcher
 from rules.pack import Rule, RuleRole, load_packs
 from rules.taxonomy import NONE, UNNAMED
+from service.candidates import ALIVE, in_state, rule_of
 from service.chunks import decode_chunk
 from service.ingest.matching import MatcherPool, Tools
 from service.kept_evidence import kept_lines
+from service.memories import DIAGNOSIS
 from service.store import Store
 from service.store.incidents import Incident, TimelineEntry
 from service.store.jobs import Job
@@ -39,20 +42,27 @@ def back_test(store: Store, pool: MatcherPool, rule: Rule, cited: Sequence[str],
     Raises Overloaded or MatcherDied where no matcher process could do it now.
     """
     settled, healthy = settled_incidents(store), healthy_lines(store)
+    with store.reading() as session:
+        learnt = tuple(rule_of(row) for row in in_state(session, *ALIVE) if row.role != RuleRole.ROUTINE)
     size = sum(len(line) for incident in settled for line in incident.lines) + sum(map(len, healthy))
-    result = pool.submit(size, judge, Candidate(rule, tuple(cited)), settled, healthy, folder).result()
+    result = pool.submit(size, judge, Candidate(rule, tuple(cited)), settled, healthy, learnt, folder).result()
     return asdict(result) | {"incidents": len(settled), "healthy_lines": len(healthy)}
 
 
 def judge(
-    tools: Tools, candidate: Candidate, settled: Sequence[SettledIncident], healthy: Sequence[str], folder: Path
+    tools: Tools,
+    candidate: Candidate,
+    settled: Sequence[SettledIncident],
+    healthy: Sequence[str],
+    learnt: Sequence[Rule],
+    folder: Path,
 ) -> GateResult:
     """Runs in a matcher process."""
     known = rules_with_examples(folder)
     signals = (
         Matcher(known, tools.matcher.expressions, tools.matcher.patterns) if len(known) == len(tools.matcher.rules) else None
     )
-    return inspect(candidate, signals or Matcher(known), normal_corpus(folder), settled, healthy)
+    return inspect(candidate, signals or Matcher(known), normal_corpus(folder), settled, healthy, learnt)
 
 
 @cache
@@ -94,11 +104,12 @@ def settled_incidents(store: Store) -> list[SettledIncident]:
         for incident in session.scalars(query.order_by(Incident.id.desc()).limit(INCIDENTS)):
             # What a learnt rule named is no witness for learnt rules.
             if (reason := settled_reason(session, incident)) and not str(incident.rule or "").startswith(LEARNT_PREFIX):
-                settled.append((incident.id, reason))
-    return [
-        SettledIncident(str(number), reason, tuple(line.text for line in kept_lines(store, number)[-LINES_OF_INCIDENT:]))
-        for number, reason in settled
-    ]
+                settled.append((incident.id, reason, DIAGNOSIS.validate_python(incident.diagnosis)))
+    found = []
+    for number, reason, diagnosis in settled:
+        lines = tuple(line.text for line in kept_lines(store, number)[-LINES_OF_INCIDENT:])
+        found.append(SettledIncident(str(number), reason, lines, tuple(cause_lines(diagnosis, lines))))
+    return found
 
 
 def healthy_lines(store: Store) -> list[str]:

@@ -63,7 +63,7 @@ class Learnt:
 def adopt(tools: Tools, learnt: Learnt) -> None:
     """Use these learnt rules from now on. Raises PackError."""
     tools.learnt = Matcher(learnt.rules)
-    tools.preparer.learn(learnt.filters)
+    tools.preparer.learn(learnt.filters, tools.learnt)
 
 
 @dataclass(slots=True)

@@ -114,11 +114,12 @@ class Preparer:
         self._marks = frozenset(number for number, rule in enumerate(matcher.rules) if rule.marks is not None)
         self._encoder = ChunkEncoder()
         self._filters: tuple[Filter, ...] = ()
-        self._learnt = Matcher(())
+        self._learnt = self._learnt_signals = Matcher(())
 
-    def learn(self, filters: Sequence[Filter]) -> None:
-        """Drop what these filters find too, from now on. Raises PackError."""
+    def learn(self, filters: Sequence[Filter], signals: Matcher) -> None:
+        """Drop what these filters find too, from now on, but nothing that the learnt `signals` find. Raises PackError."""
         self._learnt = Matcher([item.rule for item in filters])
+        self._learnt_signals = signals
         self._filters = tuple(filters)
         self._codes[self._rules :] = [item.rule.code for item in filters]
 
@@ -166,13 +167,10 @@ class Preparer:
     def _filter(self, block: bytes, jobs: Sequence[str | None], verdicts: BlockVerdicts) -> None:
         """Drop the lines that learnt filters find in logs of the jobs that they are for; never one that a signal rule finds."""
         rules = verdicts.rules
+        signals = verdicts.signals | {hit.line for hit in self._learnt_signals.scan(block)}
         for hit in self._learnt.scan(block):
             item = self._filters[hit.rule]
-            if (
-                rules[hit.line] == KEPT
-                and hit.line not in verdicts.signals
-                and (item.jobs is None or jobs[hit.line] in item.jobs)
-            ):
+            if rules[hit.line] == KEPT and hit.line not in signals and (item.jobs is None or jobs[hit.line] in item.jobs):
                 rules[hit.line] = self._rules + hit.rule
 
     def _stream(self, body: Body, key: StreamKey, lines: StreamLines, texts: list[bytes], verdicts: list[int]) -> PreparedStream:

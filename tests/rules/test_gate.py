@@ -65,6 +65,31 @@ def test_a_filter_that_hides_a_signal_is_refused(pattern: str) -> None:
     assert "hide a signal" in inspect(Candidate(rule(pattern, RuleRole.ROUTINE), cited), SIGNALS, (), ()).objections[0]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "learnt", "evidence"),
+    [
+        ("phase lock", (rule("lost its phase lock"),), ()),
+        ("phase lock", (), ("frobnicator 9 lost its phase lock",)),
+        ("run [0-9]+ says", (), ()),
+    ],
+    ids=["a learnt rule's line", "a line that told the cause", "a line of a shipped rule"],
+)
+def test_a_filter_that_contradicts_a_settled_incident_is_refused_line_by_line(
+    pattern: str, learnt: tuple[Rule, ...], evidence: tuple[str, ...]
+) -> None:
+    lines = ("phase lock ok", "frobnicator 9 lost its phase lock", "run 7 says loss is nan", "run 7 says hello")
+    past = SettledIncident("41", "nan_loss", lines, evidence)
+    candidate = Candidate(rule(pattern, RuleRole.ROUTINE), ("phase lock ok", "run 8 says hello")[pattern.startswith("run") :][:1])
+    result = inspect(candidate, SIGNALS, (), (past,), learnt=learnt)
+    assert not result.passes and "tells the cause of incident 41" in result.objections[-1]
+    assert [item.line for item in result.differences] == [lines[2 if pattern.startswith("run") else 1]]
+
+
+def test_a_filter_may_drop_what_a_settled_incident_does_not_rest_on() -> None:
+    past = SettledIncident("41", "nan_loss", ("phase lock ok", "loss is nan"), ("loss is nan",))
+    assert inspect(Candidate(rule("phase lock ok", RuleRole.ROUTINE), ("phase lock ok",)), SIGNALS, (), (past,)).passes
+
+
 def test_a_filter_that_drops_most_lines_is_refused() -> None:
     lines = tuple(f"heartbeat {name}" for name in "abcdef")
     assert "too broad" in inspect(Candidate(rule("heartbeat", RuleRole.ROUTINE), lines[:1]), SIGNALS, lines, ()).objections[0]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from rules.pack import PACK_FOLDER
+from rules.pack import PACK_FOLDER, Rule, RuleRole
 from service.ingest.matching import Learnt, MatcherPool
+from service.ingest.preparation import Filter
 from service.learning import Learning
 from service.learnt_rules import LearntRules
 from service.likeness import traits_of
@@ -18,7 +19,7 @@ from service.log_filters import LogFilters
 from service.opinions import open_client
 from service.settings import load_settings
 from tests.agents.scripted_endpoint import ScriptedEndpoint, completion
-from tests.service.failed_jobs import register, send, service_of
+from tests.service.failed_jobs import fail_with, register, say, send, service_of
 
 COMMAND = ["torchrun", "--nproc-per-node", "8", "/home/ann/pretrain.py", "--lr", "1"]
 LINES = [f"ringmesh window {number} of node{number % 3} sealed in {number * 7} us" for number in range(60)]
@@ -73,6 +74,28 @@ def test_a_voted_filter_in_use_drops_lines_of_alike_jobs_and_no_signal(
     assert kept(client, "alike") == [OOM]
     assert len(kept(client, "other")) == 60
     assert built["code"] in client.get(f"/learning/{built['id']}").text
+
+
+def test_a_filter_over_the_line_that_told_a_settled_cause_is_refused(client: TestClient, endpoint: ScriptedEndpoint) -> None:
+    settled = fail_with(client, "old", ["ringmesh window 3 of node1 failed to seal in 7 us"])
+    say(client, settled, right=False, reason="dns_resolution_failure")
+    pattern = "ringmesh window [0-9]{1,9} of"
+    endpoint.script = lambda _body, _number: completion(json.dumps({"routine": [{"number": 1, "pattern": pattern}]}))
+    register(client, "one", command=COMMAND)
+    send(client, "one", LINES)
+    assert filters_of(client, endpoint).work() == 1
+    refused, built = sorted(candidates(client), key=lambda item: int(item["id"]))
+    assert (refused["pattern"], refused["state"], built["state"]) == (pattern, "refused", "shadow")
+    assert [item["incident"] for item in refused["judged"]["differences"]] == [str(settled)]
+
+
+def test_a_filter_in_use_drops_no_line_that_a_learnt_rule_finds(client: TestClient, pool: MatcherPool) -> None:
+    register(client, "one", command=COMMAND)
+    routine = Rule("PS-LEARNT-0001", "windows", "learnt", RuleRole.ROUTINE, None, ("ringmesh window",))
+    cause = Rule("PS-LEARNT-0002", "window lost", "learnt", RuleRole.ROOT, "nan_loss", ("sealed in 7 us",))
+    pool.learn(Learnt((cause,), (Filter(routine),)))
+    send(client, "one", LINES)
+    assert kept(client, "one") == [line for line in LINES if line.endswith("sealed in 7 us")]
 
 
 def test_orders_in_a_log_teach_no_filter_that_reaches_beyond_their_own_line(
