@@ -155,6 +155,7 @@ class FailureAgent:
                 opinion = self._sample(question, tools, hide, sample)
             except ModelUnavailable as error:
                 refused.append(str(error))
+                usage += error.usage
                 break
             usage, seconds = usage + opinion.usage, seconds + opinion.seconds
             if opinion.reason is None:
@@ -208,19 +209,22 @@ class FailureAgent:
         messages = self._opening(question, desk, hide)
         usage, seconds = Usage(), 0.0
         for turn in range(self._limits.tool_calls + 1):
-            answer = self._client.ask(
-                messages,
-                self._schema,
-                incident=question.incident,
-                key=f"{question.fingerprint}/{sample}/{turn}/{len(desk.shown)}",
-                temperature=0.0 if sample == 0 else 0.7,
-            )
+            try:
+                answer = self._client.ask(
+                    messages,
+                    self._schema,
+                    incident=question.incident,
+                    key=f"{question.fingerprint}/{sample}/{turn}/{len(desk.shown)}",
+                    temperature=0.0 if sample == 0 else 0.7,
+                )
+            except ModelUnavailable as error:
+                raise ModelUnavailable(str(error), usage + error.usage) from None
             usage, seconds = usage + answer.usage, seconds + answer.seconds
             document = answer.document
             action = document.get("action", "answer")
             if action == "answer":
                 return self._checked(document, desk, hide, usage, seconds)
-            if turn == self._limits.tool_calls or action not in set(Tool):
+            if turn == self._limits.tool_calls or not isinstance(action, str) or action not in set(Tool):
                 break
             seen = self._look(Tool(action), str(document.get("argument", ""))[:200], tools, desk, hide)
             messages = [

@@ -26,7 +26,11 @@ Message = dict[str, str]
 
 
 class ModelUnavailable(Exception):
-    """No answer is to be had now; the message says why. The deterministic answer stands."""
+    """No answer is to be had now; the message says why, `usage` what trying took. The deterministic answer stands."""
+
+    def __init__(self, why: str, usage: Usage | None = None) -> None:
+        super().__init__(why)
+        self.usage = usage or Usage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ class Answer:
     cached: bool = False
 
 
+def prompt_tokens(messages: Sequence[Message]) -> int:
+    """About how many tokens they are."""
+    return sum(len(message["content"]) for message in messages) // CHARACTERS_PER_TOKEN
+
+
 def first_object(text: str) -> dict[str, Any]:
     """The first JSON object in `text` (models wrap them in prose and fences). Raises ValueError where there is none."""
     decoder = json.JSONDecoder()
@@ -65,7 +74,7 @@ def first_object(text: str) -> dict[str, Any]:
         if isinstance(found, dict):
             return found
         start = text.find("{", start + 1)
-    raise ValueError("no JSON object in the answer")
+    raise ValueError("no whole JSON object in the answer" if text else "the endpoint answered without text")
 
 
 class ModelClient:
@@ -121,11 +130,7 @@ class ModelClient:
                 self._cache.move_to_end(key)
                 kept = self._cache[key]
                 return Answer(kept.document, Usage(), 0.0, cached=True)
-            expected = (
-                sum(len(message["content"]) for message in messages) // CHARACTERS_PER_TOKEN + self.endpoint.max_answer_tokens
-            )
-            now = self._clock()
-            refusal = self.breaker.refusal(now) or self.ledger.refusal(self.budget, incident, expected, now)
+            refusal = self._refusal(incident, prompt_tokens(messages))
         if refusal:
             raise ModelUnavailable(refusal)
         if not self._slots.acquire(timeout=self.endpoint.timeout_seconds):
@@ -147,9 +152,14 @@ class ModelClient:
         import openai
 
         began = self._clock()
-        trouble = "no attempt was made"
+        trouble, spent = "no attempt was made", Usage()
         for attempt in range(self.endpoint.attempts):
             if attempt:
+                # Answers that could not be read cost as much as those that could.
+                with self._lock:
+                    refusal = self._refusal(incident, prompt_tokens(messages))
+                if refusal:
+                    raise ModelUnavailable(f"{trouble}; then {refusal}", spent)
                 self._sleep(min(8.0, 0.5 * 2**attempt) * (0.5 + self._rng.random()))
             try:
                 text, usage = self._complete(messages, schema, temperature)
@@ -160,10 +170,16 @@ class ModelClient:
                     trouble = "the endpoint refused a JSON schema"
                     continue
                 self._failed()
-                raise ModelUnavailable(f"the endpoint refuses the request: {str(error)[:200]}") from None
+                raise ModelUnavailable(f"the endpoint refuses the request: {str(error)[:200]}", spent) from None
             except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
                 self._failed()
-                raise ModelUnavailable(f"the endpoint refuses us: {str(error)[:200]}") from None
+                raise ModelUnavailable(f"the endpoint refuses us: {str(error)[:200]}", spent) from None
+            except openai.APITimeoutError:
+                # Whoever was asked may still be thinking, and charge for it.
+                trouble = f"timed out after {self.endpoint.timeout_seconds:g} s"
+                spent += self._spend(incident, Usage(prompt_tokens(messages)))
+                self._failed()
+                continue
             except openai.OpenAIError as error:
                 trouble = f"{type(error).__name__}: {str(error)[:200]}"
                 self._failed()
@@ -171,8 +187,7 @@ class ModelClient:
             except ValueError as error:
                 trouble = f"unreadable answer: {str(error)[:200]}"
                 continue
-            with self._lock:
-                self.ledger.spend(incident, usage, self._clock())
+            spent += self._spend(incident, usage)
             try:
                 document = first_object(text)
             except ValueError as error:
@@ -180,8 +195,18 @@ class ModelClient:
                 continue
             with self._lock:
                 self.breaker = self.breaker.succeeded()
-            return Answer(document, usage, self._clock() - began)
-        raise ModelUnavailable(trouble)
+            return Answer(document, spent, self._clock() - began)
+        raise ModelUnavailable(trouble, spent)
+
+    def _refusal(self, incident: str, tokens: int) -> str | None:
+        """Why a prompt of `tokens` may not be sent now, or None. The lock is held."""
+        now, expected = self._clock(), tokens + self.endpoint.max_answer_tokens
+        return self.breaker.refusal(now) or self.ledger.refusal(self.budget, incident, expected, now)
+
+    def _spend(self, incident: str, usage: Usage) -> Usage:
+        with self._lock:
+            self.ledger.spend(incident, usage, self._clock())
+        return usage
 
     def _failed(self) -> None:
         with self._lock:
@@ -205,13 +230,10 @@ class ModelClient:
             max_tokens=self.endpoint.max_answer_tokens,
             **arguments,
         )
-        if not made.choices or made.choices[0].message is None or not made.choices[0].message.content:
-            raise ValueError("the endpoint answered without text")
-        text = str(made.choices[0].message.content)
+        text = str(made.choices[0].message.content or "") if made.choices and made.choices[0].message is not None else ""
         if made.usage is not None:
             return text, Usage(int(made.usage.prompt_tokens or 0), int(made.usage.completion_tokens or 0))
-        written = sum(len(message["content"]) for message in asked)
-        return text, Usage(written // CHARACTERS_PER_TOKEN, len(text) // CHARACTERS_PER_TOKEN)
+        return text, Usage(prompt_tokens(asked), len(text) // CHARACTERS_PER_TOKEN)
 
     def refusal(self) -> str | None:
         """Why a question would not be put now (a breaker that is open, a day's budget that is spent), or None."""

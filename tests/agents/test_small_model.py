@@ -46,7 +46,7 @@ def climb(base_url: str, line: str) -> tuple[Diagnosis, LadderResult, Opinion, d
     lines = {1: "run begins", 2: line, 3: "leaving"}
     evidence = (Evidence(Role.CONTEXT, lines[3], line=3),)
     diagnosis = Diagnosis.of(load_taxonomy()[UNKNOWN], "it ended with exit code 1", source=Source.UNKNOWN, evidence=evidence)
-    client = ModelClient(Endpoint(base_url, "smollm2", timeout_seconds=900, attempts=1, max_answer_tokens=200), Budget())
+    client = ModelClient(Endpoint(base_url, "smollm2", timeout_seconds=900, attempts=1, max_answer_tokens=400), Budget())
     said: list[Opinion] = []
 
     def second_opinion(diagnosis: Diagnosis) -> Opinion:
@@ -59,16 +59,19 @@ def climb(base_url: str, line: str) -> tuple[Diagnosis, LadderResult, Opinion, d
 
 
 def test_a_real_model_answers_in_the_protocol_and_never_harms_the_verdict(base_url: str) -> None:
-    answered = right = 0
+    read = ungrounded = answered = right = 0
     chosen = CASES[: max(1, round(len(CASES) * SCALE))]
     for reason, line in chosen:
         before, result, opinion, lines = climb(base_url, line)
         assert opinion.usage.tokens_in > 1000 and opinion.usage.tokens_out > 0, opinion.why
+        # A model this small does not always end its answer within the tokens that it may take.
+        read += "no whole JSON object" not in opinion.why
         after = result.diagnosis
         assert (after.severity, after.remedy, after.retryable) == (before.severity, before.remedy, before.retryable)
         if opinion.reason is None:
             # Abstained or refused: the verdict is the one without a model, and the rung says why.
             assert after is before and opinion.why
+            ungrounded += opinion.why.startswith("refused: ")
         else:
             answered += 1
             right += opinion.reason == reason
@@ -76,4 +79,5 @@ def test_a_real_model_answers_in_the_protocol_and_never_harms_the_verdict(base_u
             assert after.source is Source.LLM and after.confidence <= 0.7
         print(f"{reason}: {opinion.reason} ({opinion.why}; refused: {list(opinion.refused)}; {opinion.usage.tokens} tokens)")
     # Without the model none of these is known, so whatever it gets right is a gain.
-    print(f"{len(chosen)} failures: {answered} answered, {right} right")
+    print(f"{len(chosen)} failures: {read} answers read, {ungrounded} ungrounded and refused, {answered} stood, {right} right")
+    assert read, "no answer was in the protocol"
