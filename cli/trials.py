@@ -17,8 +17,9 @@ import typer
 from cli.main import UsageError, fail
 from evaluation.records import Appender, dataset_folder, read_records, records_of
 from evaluation.runner import TEMPORARY_FAILURE, RunFolder, RunInUse, Runner
+from evaluation.sources import PathSource, StagingError
 from evaluation.spec import DatasetSpec, RunSpec, SpecError, VerifyCommand, VerifyKind, read_spec
-from evaluation.staging import ModelCache, StagingError
+from evaluation.staging import ModelCache
 
 if TYPE_CHECKING:
     from cli.trials_service import ServiceListener
@@ -115,7 +116,7 @@ def run_trials(
     with listeners:
         state = runner.run(stop=lambda: bool(stopped))
         timeline = run_folder.timeline()
-        report = run_report(spec.name, spec.model, path, state, timeline)
+        report = run_report(spec.name, str(spec.model), path, state, timeline)
         if told is not None:
             told.ended(report)
     (path / "report.json").write_text(json.dumps(report, indent=1) + "\n")
@@ -179,16 +180,17 @@ def plan(spec_path: SpecPath, as_json: AsJson = False) -> None:
 
 @app.command()
 def stage(
-    model: Annotated[Path, typer.Argument(help="the checkpoint, a folder or a file")],
+    model: Annotated[Path, typer.Argument(help="the checkpoint, a folder or a file; or SPEC.yaml, for the model that it names")],
     shared_memory: SharedMemory = SHARED_MEMORY,
     limit_bytes: Annotated[int, typer.Option(min=1, help="bytes that all staged models may take")] = 64 << 30,
     as_json: AsJson = False,
 ) -> None:
     """Bring a model into this node's shared memory, once; exit status 75 where another try may help."""
+    source = specification(model).model if model.suffix in (".yaml", ".yml") else PathSource(model)
     try:
-        staged = ModelCache(shared_memory, limit_bytes).stage(model)
+        staged = ModelCache(shared_memory, limit_bytes).stage(source)
     except StagingError as problem:
-        fail(str(problem), 1)
+        fail(str(problem), TEMPORARY_FAILURE if problem.again else 1)
     except OSError as problem:
         fail(f"{shared_memory} cannot be used: {problem.strerror}", TEMPORARY_FAILURE)
     if as_json:

@@ -72,7 +72,8 @@ class RunningTrial:
 class RunState:
     """One evaluation run. `verifying` holds what the CPU workers are at, by number; `plan` is the last one made.
 
-    `node_losses`: trials killed on a node since one ended well there; at MAX_NODE_LOSSES it is left.
+    `node_losses`: trials killed on a node since one ended well there; at MAX_NODE_LOSSES it is left. `mounted`: trials can read
+    the model where it lies.
     """
 
     site: Site
@@ -83,20 +84,26 @@ class RunState:
     verifying: Mapping[int, tuple[str, frozenset[int]]] = field(default_factory=dict)
     stopping: frozenset[int] = frozenset()
     node_losses: Mapping[str, int] = field(default_factory=dict)
+    mounted: bool = True
     next_number: int = 1
     finished: bool = False
     plan: Plan | None = None
 
 
 def begin(
-    site: Site, datasets: Iterable[Dataset], generated: Mapping[str, Iterable[int]], verified: Mapping[str, Iterable[int]]
+    site: Site,
+    datasets: Iterable[Dataset],
+    generated: Mapping[str, Iterable[int]],
+    verified: Mapping[str, Iterable[int]],
+    *,
+    mounted: bool = True,
 ) -> RunState:
     """The state of a run whose folder holds these outputs and verdicts (none for a new one)."""
     states = {
         dataset.name: DatasetState(dataset, frozenset(generated.get(dataset.name, ())), frozenset(verified.get(dataset.name, ())))
         for dataset in datasets
     }
-    return RunState(site, states)
+    return RunState(site, states, mounted=mounted)
 
 
 def remaining(state: RunState) -> dict[str, list[Span]]:
@@ -126,7 +133,8 @@ def step(state: RunState, event: Event, now: float) -> tuple[RunState, tuple[Com
             commands += [StopTrial(number, f"slot {state.trials[number].slot} is given back") for number in sorted(leaving)]
             state = replace(state, site=replace(state.site, slots=slots), stopping=state.stopping | leaving)
         case StageEnded():
-            state = stage_ended(state, event)
+            state, left = stage_ended(state, event)
+            commands += left
         case PieceWritten(_, dataset, samples):
             state = with_generated(state, {dataset: samples})
         case TrialEnded():
@@ -142,15 +150,25 @@ def step(state: RunState, event: Event, now: float) -> tuple[RunState, tuple[Com
     return finish_where_done(state, commands)
 
 
-def stage_ended(state: RunState, event: StageEnded) -> RunState:
-    """Staged, to be tried again, or read from storage: slower, and never a reason not to evaluate."""
+def stage_ended(state: RunState, event: StageEnded) -> tuple[RunState, list[Command]]:
+    """Staged, to be tried again, or read from storage: slower, and no reason not to evaluate. A node that can have the model
+    neither way is left."""
     tries = state.stagings.get(event.node, 0)
     models = {name: model for name, model in state.models.items() if name != event.node}
     if event.error is None:
         models[event.node] = NodeModel.STAGED
     elif not event.again or tries >= MAX_STAGINGS:
         models[event.node] = NodeModel.STORAGE
-    return replace(state, models=models)
+    state = replace(state, models=models)
+    if models.get(event.node) is NodeModel.STORAGE and not state.mounted:
+        state = replace(state, node_losses={**state.node_losses, event.node: MAX_NODE_LOSSES})
+        return without_node(state, event.node), [LeaveNode(event.node, f"the model cannot be had there: {event.error}")]
+    return state, []
+
+
+def without_node(state: RunState, node: str) -> RunState:
+    slots = tuple(slot for slot in state.site.slots if slot.node != node)
+    return replace(state, site=replace(state.site, slots=slots))
 
 
 def with_generated(state: RunState, samples: Mapping[str, frozenset[int]]) -> RunState:
@@ -201,9 +219,8 @@ def node_judged(state: RunState, node: str, event: TrialEnded) -> tuple[RunState
     state = replace(state, node_losses={**state.node_losses, node: losses})
     if losses != MAX_NODE_LOSSES or not event.lost:
         return state, []
-    slots = tuple(slot for slot in state.site.slots if slot.node != node)
     why = f"{losses} trials were killed there one after another, last: {event.error}"
-    return replace(state, site=replace(state.site, slots=slots)), [LeaveNode(node, why)]
+    return without_node(state, node), [LeaveNode(node, why)]
 
 
 def verification_ended(state: RunState, event: VerificationEnded, now: float) -> tuple[RunState, list[Command]]:

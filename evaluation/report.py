@@ -75,7 +75,7 @@ def bars_of(timeline: Sequence[Entry]) -> list[Bar]:
     return bars
 
 
-def run_report(name: str, model: Path, folder: Path, state: RunState, timeline: Sequence[Entry]) -> dict[str, Any]:
+def run_report(name: str, model: str, folder: Path, state: RunState, timeline: Sequence[Entry]) -> dict[str, Any]:
     """The run's report. `score` is the mean over samples with a verdict; None where there is none."""
     datasets = []
     for entry in state.datasets.values():
@@ -97,7 +97,7 @@ def run_report(name: str, model: Path, folder: Path, state: RunState, timeline: 
     return {
         "version": 1,
         "run": name,
-        "model": str(model),
+        "model": model,
         "state": "finished" if state.finished else "stopped",
         "started": start,
         "makespan_seconds": end - start,

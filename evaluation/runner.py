@@ -169,6 +169,7 @@ class Runner:
             expected,
             {dataset.name: folder.samples("outputs", dataset) for dataset in spec.datasets},
             {dataset.name: folder.samples("verdicts", dataset) for dataset in spec.datasets},
+            mounted=spec.model.mounted,
         )
 
     def run(self, stop: Callable[[], bool] = lambda: False, poll_seconds: float = 0.1) -> RunState:
@@ -225,7 +226,7 @@ class Runner:
         match command:
             case StageModel(node):
                 room = ("--shared-memory", str(self.shared_memory), "--limit-bytes", str(self.spec.shared_memory_bytes), "--json")
-                staging = (*self.own_command, "trials", "stage", str(self.spec.model), *room)
+                staging = (*self.own_command, "trials", "stage", str(self.spec_path), *room)
                 self.start(f"stage{self.started}", command, node, staging, {})
             case StartTrial():
                 self.start_trial(command)

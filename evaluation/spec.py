@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import string
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,15 @@ from typing import Any
 import yaml
 
 from evaluation.sandbox import Limits
+from evaluation.sources import CommandSource, ModelSource, PathSource, UrlSource
 from evaluation.workload import Dataset, Slot
 
 __all__ = ["DatasetSpec", "RunSpec", "SpecError", "VerifyCommand", "VerifyKind", "read_spec"]
 
 GENERATE_FIELDS = ("model", "dataset", "first", "last", "output", "work", "slot")
 VERIFY_FIELDS = ("dataset", "outputs", "verdicts")
+MODEL = {"path", "url", "command", "sha256"}
+ADDRESS = ("http://", "https://")
 HARNESS = {"python", "model", "model_args", "batch_size", "include_path"}
 TOP = {
     "harness",
@@ -97,7 +101,7 @@ class RunSpec:
     """One run: `name` is its folder's and its page's name. `python`: the interpreter that verifies code samples."""
 
     name: str
-    model: Path
+    model: ModelSource
     slots: tuple[Slot, ...]
     cpu_workers: int
     datasets: tuple[DatasetSpec, ...]
@@ -238,6 +242,37 @@ def read_slots(nodes: object) -> tuple[Slot, ...]:
     return tuple(slots)
 
 
+def read_model(document: object, base: Path) -> ModelSource:
+    """`model: PATH`, `model: https://...`, or `model: {path|url|command: ..., sha256: HEX or {name: HEX}}`."""
+    if isinstance(document, str) and document:
+        document = {"url" if document.startswith(ADDRESS) else "path": document}
+    if document is None:
+        raise SpecError("'model' has to name the checkpoint: a folder, a file, an http(s) address, or {command: ...}")
+    entry = known_fields(document, MODEL, "'model'")
+    kinds = [name for name in ("path", "url", "command") if name in entry]
+    if len(kinds) != 1 or not isinstance(entry[kinds[0]], str) or not entry[kinds[0]].strip():
+        raise SpecError("'model' has to have one of 'path', 'url' and 'command', a text")
+    digests = entry.get("sha256", {})
+    digests = {"": digests} if isinstance(digests, str) else digests
+    if not isinstance(digests, Mapping) or not all(
+        isinstance(name, str) and isinstance(digest, str) and re.fullmatch("[0-9a-fA-F]{64}", digest)
+        for name, digest in digests.items()
+    ):
+        raise SpecError("model: 'sha256' has to be 64 hexadecimal digits, or a mapping of file names to such")
+    value = entry[kinds[0]]
+    match kinds[0]:
+        case "path":
+            return PathSource((base / value).resolve(), digests)
+        case "url" if value.startswith(ADDRESS):
+            return UrlSource(value, digests)
+        case "url":
+            raise SpecError(f"model: {value!r} is no http(s) address; give other stores as a 'command' that fills {{target}}")
+    words, names = command_words(value, ("target",), "model")
+    if "target" not in names:
+        raise SpecError("model: 'command' has to name {target}, the folder that it fills")
+    return CommandSource(words, digests)
+
+
 def read_spec(path: Path) -> RunSpec:
     """Read and check SPEC.yaml; paths in it are relative to its folder. Raises SpecError."""
     try:
@@ -247,9 +282,6 @@ def read_spec(path: Path) -> RunSpec:
     except yaml.YAMLError as problem:
         raise SpecError(f"{path} is not YAML: {' '.join(str(problem).split())[:200]}") from None
     document = known_fields(loaded, TOP, str(path))
-    model = document.get("model")
-    if not isinstance(model, str):
-        raise SpecError("'model' has to name the checkpoint's folder or file")
     entries = document.get("datasets")
     if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
         raise SpecError("'datasets' has to be a list of at least one dataset")
@@ -264,7 +296,7 @@ def read_spec(path: Path) -> RunSpec:
         raise SpecError("'run' and 'python' have to be texts")
     return RunSpec(
         name,
-        (base / model).resolve(),
+        read_model(document.get("model"), base),
         read_slots(document.get("nodes", {"localhost": 1})),
         number(document, "cpu_workers", 1, least=1, whole=True),
         datasets,

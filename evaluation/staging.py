@@ -12,20 +12,17 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ModelCache", "StagedModel", "StagingError", "model_key"]
+from evaluation.sources import ModelSource, StagingError, size_in
 
-BLOCK = 8 << 20
+__all__ = ["ModelCache", "StagedModel"]
+
 MANIFEST = "manifest.json"
 RESERVED = "reserved"
-
-
-class StagingError(Exception):
-    """The model is not in shared memory; one line that says why. Trials can still read it from storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +33,6 @@ class StagedModel:
     path: Path
     size: int
     reused: bool
-
-
-def source_files(source: Path) -> dict[str, os.stat_result]:
-    """Relative name -> status of every file of the model, in order. Raises StagingError."""
-    try:
-        if source.is_file():
-            return {source.name: source.stat()}
-        found = {str(path.relative_to(source)): path.stat() for path in sorted(source.rglob("*")) if path.is_file()}
-    except OSError as problem:
-        raise StagingError(f"the model {source} cannot be read: {problem.strerror}") from None
-    if not found:
-        raise StagingError(f"the model {source} has no file" if source.is_dir() else f"there is no model at {source}")
-    return found
-
-
-def model_key(source: Path, files: dict[str, os.stat_result]) -> str:
-    """Names this very state of the model: another size or time of a file is another key."""
-    digest = hashlib.sha256(str(source.absolute()).encode("utf-8", "surrogateescape"))
-    for name, status in files.items():
-        digest.update(f"\0{name}\0{status.st_size}\0{status.st_mtime_ns}".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()[:32]
 
 
 def start_of(pid: int) -> str | None:
@@ -99,63 +75,77 @@ class ModelCache:
     def size_of(self, entry: Path) -> int:
         return sum(json.loads((entry / MANIFEST).read_text())["sizes"].values())
 
-    def stage(self, source: Path, progress: Callable[[int, int], None] = lambda done, whole: None) -> StagedModel:
-        """Bring `source` (a folder or a file) in, once, whoever asks first; the others wait and find it. Raises StagingError.
+    def stage(self, source: ModelSource, progress: Callable[[int, int | None], None] = lambda done, whole: None) -> StagedModel:
+        """Bring `source` in, once, whoever asks first; the others wait and find it. Raises StagingError.
 
-        Every byte that was copied is read back from shared memory and compared by SHA-256 before the model is published.
+        What passed through our hands is read back from shared memory and compared by SHA-256 before the model is published, and
+        so is every file whose digest the source names. `progress`: bytes there, and of how many where that is known.
         """
-        files = source_files(source)
-        key = model_key(source, files)
-        size = sum(status.st_size for status in files.values())
+        key, size = source.key(), source.size()
         entry = self.root / key
         with self.locked(key):  # the copy takes minutes: only those who want this very model wait for it
+            part = self.root / f"{key}.part-{os.getpid()}-{start_of(os.getpid())}"
             with self.locked():
                 if (entry / MANIFEST).is_file():
                     os.utime(entry)
-                    return self.staged(source, key, size, reused=True)
-                self.make_room(size)
-                part = self.root / f"{key}.part-{os.getpid()}-{start_of(os.getpid())}"
-                part.mkdir()
-                (part / RESERVED).write_text(str(size))
+                    return self.staged(entry, source, reused=True)
+                self.reserve(part, size or 0)
+
+            def grown(done: int) -> None:
+                if size is None:
+                    with self.locked():
+                        self.reserve(part, done)
+                progress(done, size)
+
             try:
-                digests = copy_files(source, files, part / "files", progress)
-                sizes = {name: status.st_size for name, status in files.items()}
+                files = part / "files"
+                files.mkdir()
+                read = source.bring(files, grown)
+                digests = checked(files, read, source)
                 (part / "refs").mkdir()
+                sizes = {name: (files / name).stat().st_size for name in digests}
                 (part / MANIFEST).write_text(json.dumps({"source": str(source), "sizes": sizes, "sha256": digests}))
                 part.rename(entry)
             except OSError as problem:
                 if problem.errno == errno.ENOSPC:
-                    raise StagingError(
-                        f"shared memory at {self.root} is full while the model ({size:,} bytes) comes in"
-                    ) from None
+                    raise StagingError(f"shared memory at {self.root} is full while the model {source} comes in") from None
                 raise StagingError(f"the model {source} cannot be staged: {problem.strerror}") from None
             finally:
                 shutil.rmtree(part, ignore_errors=True)  # there no more once it is published
-        return self.staged(source, key, size, reused=False)
+        return self.staged(entry, source, reused=False)
 
-    def staged(self, source: Path, key: str, size: int, *, reused: bool) -> StagedModel:
-        files = self.root / key / "files"
-        return StagedModel(key, files / source.name if source.is_file() else files, size, reused)
+    def staged(self, entry: Path, source: ModelSource, *, reused: bool) -> StagedModel:
+        files = entry / "files"
+        path = next(files.iterdir()) if source.single else files
+        return StagedModel(entry.name, path, self.size_of(entry), reused)
 
-    def make_room(self, size: int) -> None:
-        """Remove what died half-way, then unused models, the longest unused first. Raises StagingError if that is not enough."""
+    def reserve(self, part: Path, size: int) -> None:
+        """Keep room for the model that comes into `part`: `size` bytes of it in all. Raises StagingError."""
+        self.make_room(size, part, size_in(part))
+        part.mkdir(exist_ok=True)
+        (part / RESERVED).write_text(str(size))
+
+    def make_room(self, size: int, own: Path, there: int) -> None:
+        """Remove what died half-way, then unused models, the longest unused first. Raises StagingError if that is not enough.
+
+        `own` is the part that the room is for; `there`: bytes of it that take room already.
+        """
         coming = 0
         for part in self.root.glob("*.part-*"):
             pid, _, start = part.name.partition(".part-")[2].partition("-")
             if start_of(int(pid)) != start:
                 shutil.rmtree(part, ignore_errors=True)
-            else:
+            elif part != own:
                 coming += int((part / RESERVED).read_text())
         entries = sorted(self.entries(), key=lambda entry: entry.stat().st_mtime)
         used = coming + sum(self.size_of(entry) for entry in entries)
         for entry in entries:
-            free = shutil.disk_usage(self.root).free
-            if used + size <= self.limit and size <= free:
+            if used + size <= self.limit and size <= shutil.disk_usage(self.root).free + there:
                 return
             if self.holders(entry.name) == 0:
                 used -= self.size_of(entry)
                 shutil.rmtree(entry, ignore_errors=True)
-        free = shutil.disk_usage(self.root).free
+        free = shutil.disk_usage(self.root).free + there
         if used + size > self.limit:
             raise StagingError(f"the model needs {size:,} bytes, {used:,} of {self.limit:,} in {self.root} are in use")
         if size > free:
@@ -179,26 +169,17 @@ def digest_of(path: Path) -> str | None:
         return None
 
 
-def copy_files(
-    source: Path, files: dict[str, os.stat_result], target: Path, progress: Callable[[int, int], None]
-) -> dict[str, str]:
-    """Copy and check; SHA-256 by name. Raises OSError, and StagingError where what was read changed or came back otherwise."""
-    whole = sum(status.st_size for status in files.values())
-    done = 0
-    digests: dict[str, str] = {}
-    for name, status in files.items():
-        destination = target / name
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256()
-        with (source if source.is_file() else source / name).open("rb") as incoming, destination.open("wb") as outgoing:
-            while block := incoming.read(BLOCK):
-                digest.update(block)
-                outgoing.write(block)
-                done += len(block)
-                progress(done, whole)
-        if destination.stat().st_size != status.st_size:
-            raise StagingError(f"{name} changed while it was read from {source}: {status.st_size:,} bytes expected")
-        digests[name] = digest.hexdigest()
-        if digest_of(destination) != digests[name]:
+def checked(files: Path, read: Mapping[str, str], source: ModelSource) -> dict[str, str]:
+    """SHA-256 by name of what lies in `files`. Raises StagingError where it is not what was read, or not what was named."""
+    digests = {str(path.relative_to(files)): digest_of(path) or "" for path in sorted(files.rglob("*")) if path.is_file()}
+    for name, digest in read.items():
+        if digests.get(name) != digest:
             raise StagingError(f"{name} came back otherwise from shared memory than it was read from {source}")
+    for name, digest in source.sha256.items():
+        found = digests.get(name) if name else next(iter(digests.values())) if len(digests) == 1 else None
+        if found != digest.lower():
+            what = f"has the SHA-256 {found}" if found else "is not there"
+            raise StagingError(
+                f"{name or 'the file'} of {source} {what}, not {digest.lower()}: it is not the model that was named"
+            )
     return digests

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from evaluation.drivers import Ended
 
-__all__ = ["LocalDriver"]
+__all__ = ["LocalDriver", "die_with_parent"]
 
 GRACE_SECONDS = 10.0
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 
 
-def die_with_coordinator() -> None:
-    """In the child: SIGTERM when the coordinator is gone, so that the next one finds the slots free (prctl(2))."""
+def die_with_parent() -> None:
+    """In the child: SIGTERM when its parent is gone, so that the next coordinator finds the slots free (prctl(2))."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -55,7 +55,7 @@ class LocalDriver:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
                 start_new_session=True,
-                preexec_fn=die_with_coordinator,
+                preexec_fn=die_with_parent,
             )
         self.running[key] = Running(process)
 

@@ -1,5 +1,6 @@
 """`pitstop trials run` on real processes: crashes, a killed coordinator, full shared memory, model-written code."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.agents.scripted_endpoint import completion
 
 pytestmark = [
     pytest.mark.acceptance,
@@ -128,7 +131,8 @@ def test_crashes_hanging_samples_and_a_broken_dataset_cost_only_themselves(site)
 
 
 def test_a_killed_coordinator_goes_on_where_it_was(site):
-    path = specification(site, {"name": "plain", "samples": 150}, {"name": "more", "samples": 150})
+    fetched = {"command": f"cp {site}/model/weights.bin {{target}}", "sha256": hashlib.sha256(bytes(1 << 20)).hexdigest()}
+    path = specification(site, {"name": "plain", "samples": 150}, {"name": "more", "samples": 150}, model=fetched)
     coordinator = subprocess.Popen(
         command(site, path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -148,6 +152,25 @@ def test_a_killed_coordinator_goes_on_where_it_was(site):
     assert all(dataset["score"] == 1.0 for dataset in report["datasets"])
     assert all(file.read_bytes().startswith(content) for file, content in before.items()), "nothing that was written is touched"
     assert counted(site, "plain") == Counter(range(150)) and counted(site, "more") == Counter(range(150))
+
+
+def test_a_killed_precursor_and_a_judge_that_is_away_cost_only_time(site, endpoint, monkeypatch):
+    """The precursor dies as it begins; the judge is down when it is first asked, and marks later."""
+    (site / "fetch.sh").write_text("[ -e $0.died ] || { touch $0.died; kill -9 $PPID; }\ncp -r model/. $1\n")
+    mark = completion(json.dumps({"score": 0.5, "why": "so so"}))
+    endpoint.script = lambda _body, number: mark if number >= 3 else (503, "{}")
+    monkeypatch.setenv("PITSTOP_LLM_BASE_URL", endpoint.base_url)
+    monkeypatch.setenv("PITSTOP_LLM_MODEL", "scripted")
+    judged = {"name": "judged", "samples": 4, "verify": "judge"}
+    path = specification(site, {"name": "plain", "samples": 10}, judged, model={"command": f"sh {site}/fetch.sh {{target}}"})
+    report, finished = run(site, path)
+    assert finished.returncode == 0, finished.stderr
+    assert {name: dataset["score"] for name, dataset in by_name(report).items()} == {"plain": 1.0, "judged": 0.5}
+    assert all(counted(site, name) == Counter(range(count)) for name, count in (("plain", 10), ("judged", 4)))
+    assert "stage of model on localhost: killed by signal 9" in finished.stderr
+    assert (
+        "verification of judged on localhost: exit status 75" in finished.stderr and "the judge gives no mark" in finished.stderr
+    )
 
 
 def test_without_room_in_shared_memory_trials_read_from_storage(site):

@@ -80,6 +80,17 @@ def test_full_shared_memory_costs_only_the_sharing():
     assert only(commands, StartTrial).model is NodeModel.STORAGE
 
 
+def test_a_node_that_cannot_have_a_fetched_model_is_left_and_the_others_go_on():
+    state = begin(Site((A0, B0), 1), [Dataset("d", 4, 4.0)], {}, {}, mounted=False)
+    state, _ = step(state, Tick(), 0.0)
+    state, commands = step(state, StageEnded("a", "https://s/m answers 404"), 1.0)
+    assert only(commands, LeaveNode).why == "the model cannot be had there: https://s/m answers 404"
+    state, _ = step(state, SlotsChanged((A0, B0)), 1.0)
+    assert state.site.slots == (B0,)
+    _, commands = step(state, StageEnded("b", "https://s/m answers 404"), 2.0)
+    assert only(commands, Finish).why == "no node is left to run on, 1 datasets are open"
+
+
 def test_outputs_are_verified_while_the_trial_goes_on():
     state, commands = started([Dataset("x", 4, 4.0, 8.0), Dataset("y", 4, 9.0, 1.0)])
     trial = only(commands, StartTrial)

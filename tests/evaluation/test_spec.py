@@ -1,11 +1,14 @@
 """SPEC.yaml and the run times that were learnt."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from evaluation.gantt import Bar, draw
 from evaluation.priors import Prior, expected_times, learn, read_priors, write_priors
+from evaluation.sources import CommandSource, PathSource, UrlSource
 from evaluation.spec import SpecError, VerifyCommand, VerifyKind, read_spec
 from evaluation.workload import Slot
 
@@ -21,7 +24,7 @@ def written(tmp_path, document):
 
 def test_a_specification_is_read_with_its_defaults(tmp_path):
     spec = read_spec(written(tmp_path, GOOD))
-    assert spec.name == "spec" and spec.model == tmp_path / "m"
+    assert spec.name == "spec" and spec.model == PathSource(tmp_path / "m")
     assert spec.slots == (Slot("a", 0), Slot("a", 1))
     assert spec.datasets[0].verify is VerifyKind.EXACT and spec.datasets[0].references == tmp_path / "d.jsonl"
 
@@ -41,9 +44,26 @@ def test_only_a_command_that_takes_a_part_can_be_split_and_only_one_with_a_list_
 
 
 @pytest.mark.parametrize(
+    ("model", "source"),
+    [
+        ("https://a/b", UrlSource("https://a/b")),
+        ({"url": "https://a/b", "sha256": "A" * 64}, UrlSource("https://a/b", {"": "A" * 64})),
+        ({"path": "/m", "sha256": {"w": "a" * 64}}, PathSource(Path("/m"), {"w": "a" * 64})),
+        ({"command": "aws s3 sync s3://b/c {target}"}, CommandSource(("aws", "s3", "sync", "s3://b/c", "{target}"))),
+    ],
+)
+def test_a_model_may_be_a_path_an_address_or_a_command(tmp_path, model, source):
+    assert read_spec(written(tmp_path, {**GOOD, "model": model})).model == source
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"model": None}, "'model' has to name"),
+        ({"model": {"path": "m", "url": "https://a/b"}}, "one of 'path', 'url' and 'command'"),
+        ({"model": {"url": "s3://a/b"}}, "no http(s) address"),
+        ({"model": {"command": "aws s3 sync s3://a/b ."}}, "has to name {target}"),
+        ({"model": {"path": "m", "sha256": "beef"}}, "64 hexadecimal digits"),
         ({"datasets": []}, "at least one dataset"),
         ({"datasets": [DATASET, DATASET]}, "listed twice"),
         ({"datasets": [{**DATASET, "samples": 0}]}, "whole number of at least 1"),
@@ -61,7 +81,7 @@ def test_only_a_command_that_takes_a_part_can_be_split_and_only_one_with_a_list_
     ],
 )
 def test_a_bad_specification_is_refused_with_the_field(tmp_path, change, words):
-    with pytest.raises(SpecError, match=words.replace("{", "\\{").replace("}", "\\}")):
+    with pytest.raises(SpecError, match=re.escape(words)):
         read_spec(written(tmp_path, {**GOOD, **change}))
 
 
