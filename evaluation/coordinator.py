@@ -17,6 +17,7 @@ from evaluation.events import (
     Finish,
     GiveUp,
     LeaveNode,
+    NodeLost,
     NodeModel,
     PieceWritten,
     SlotsChanged,
@@ -128,10 +129,13 @@ def step(state: RunState, event: Event, now: float) -> tuple[RunState, tuple[Com
         case Tick():
             pass
         case SlotsChanged(slots):
-            slots = tuple(slot for slot in slots if state.node_losses.get(slot.node, 0) < MAX_NODE_LOSSES)
+            slots = tuple(slot for slot in slots if not is_left(state, slot.node))
             leaving = frozenset(number for number, trial in state.trials.items() if trial.slot not in slots) - state.stopping
             commands += [StopTrial(number, f"slot {state.trials[number].slot} is given back") for number in sorted(leaving)]
             state = replace(state, site=replace(state.site, slots=slots), stopping=state.stopping | leaving)
+        case NodeLost(node, why):
+            state, left = leave_node(state, node, why)
+            commands += left
         case StageEnded():
             state, left = stage_ended(state, event)
             commands += left
@@ -161,14 +165,20 @@ def stage_ended(state: RunState, event: StageEnded) -> tuple[RunState, list[Comm
         models[event.node] = NodeModel.STORAGE
     state = replace(state, models=models)
     if models.get(event.node) is NodeModel.STORAGE and not state.mounted:
-        state = replace(state, node_losses={**state.node_losses, event.node: MAX_NODE_LOSSES})
-        return without_node(state, event.node), [LeaveNode(event.node, f"the model cannot be had there: {event.error}")]
+        return leave_node(state, event.node, f"the model cannot be had there: {event.error}")
     return state, []
 
 
-def without_node(state: RunState, node: str) -> RunState:
+def is_left(state: RunState, node: str) -> bool:
+    return state.node_losses.get(node, 0) >= MAX_NODE_LOSSES
+
+
+def leave_node(state: RunState, node: str, why: str) -> tuple[RunState, list[Command]]:
+    """Start nothing on `node` any more."""
+    said: list[Command] = [] if is_left(state, node) else [LeaveNode(node, why)]
     slots = tuple(slot for slot in state.site.slots if slot.node != node)
-    return replace(state, site=replace(state.site, slots=slots))
+    losses = {**state.node_losses, node: MAX_NODE_LOSSES}
+    return replace(state, site=replace(state.site, slots=slots), node_losses=losses), said
 
 
 def with_generated(state: RunState, samples: Mapping[str, frozenset[int]]) -> RunState:
@@ -200,7 +210,7 @@ def trial_ended(state: RunState, event: TrialEnded) -> tuple[RunState, list[Comm
         stopping=state.stopping - {event.trial},
     )
     state = with_generated(state, event.samples)
-    if stopped:
+    if stopped or is_left(state, trial.slot.node):
         return state, []
     state, left = node_judged(state, trial.slot.node, event)
     # The first piece that is not whole is where it stopped; those behind it never had their turn.
@@ -216,11 +226,9 @@ def node_judged(state: RunState, node: str, event: TrialEnded) -> tuple[RunState
     if event.error is None:
         return replace(state, node_losses={**state.node_losses, node: 0}), []
     losses = state.node_losses.get(node, 0) + event.lost
-    state = replace(state, node_losses={**state.node_losses, node: losses})
-    if losses != MAX_NODE_LOSSES or not event.lost:
-        return state, []
-    why = f"{losses} trials were killed there one after another, last: {event.error}"
-    return without_node(state, node), [LeaveNode(node, why)]
+    if losses >= MAX_NODE_LOSSES:
+        return leave_node(state, node, f"{losses} trials were killed there one after another, last: {event.error}")
+    return replace(state, node_losses={**state.node_losses, node: losses}), []
 
 
 def verification_ended(state: RunState, event: VerificationEnded, now: float) -> tuple[RunState, list[Command]]:

@@ -14,6 +14,7 @@ __all__ = [
     "Finish",
     "GiveUp",
     "LeaveNode",
+    "NodeLost",
     "NodeModel",
     "PieceWritten",
     "SlotsChanged",
@@ -46,6 +47,14 @@ class SlotsChanged:
     """The slots that may be used from now on; a trial on another one is stopped and its slot is given back."""
 
     slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """A node can take no more; what ends badly there is not the doing of its dataset. Told before the ends of its processes."""
+
+    node: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ class VerificationEnded:
     error: str | None = None
 
 
-Event = Tick | SlotsChanged | StageEnded | PieceWritten | TrialEnded | VerificationEnded
+Event = Tick | SlotsChanged | NodeLost | StageEnded | PieceWritten | TrialEnded | VerificationEnded
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from evaluation.drivers import Driver, Ended
 from evaluation.events import (
     Command,
     Event,
+    NodeLost,
     NodeModel,
     PieceWritten,
     SlotsChanged,
@@ -187,7 +188,10 @@ class Runner:
     def look(self) -> list[Event]:
         """What happened since the last look."""
         events, self.refused = self.refused, []
-        events += [self.ended(ended) for ended in self.driver.ended() if ended.key in self.processes]
+        for ended in self.driver.ended():
+            if ended.key in self.processes:
+                events += [NodeLost(self.processes[ended.key].node, ended.node_down)] if ended.node_down else []
+                events.append(self.ended(ended))
         for process in self.processes.values():
             if isinstance(process.command, StartTrial):
                 events += self.written(process, process.command)

@@ -12,11 +12,15 @@ __all__ = ["Driver", "Ended"]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A process that ended: exit `status` (negative: by that signal). `lost`: killed from outside, or its node went away."""
+    """A process that ended: exit `status` (negative: by that signal). `lost`: killed from outside.
+
+    `node_down`: why its node can take no more, in words, where that is known.
+    """
 
     key: str
     status: int
     lost: bool = False
+    node_down: str | None = None
 
 
 class Driver(Protocol):

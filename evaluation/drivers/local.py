@@ -28,6 +28,7 @@ def die_with_parent() -> None:
 @dataclass(slots=True)
 class Running:
     process: subprocess.Popen[bytes]
+    node: str
     kill_at: float | None = None
 
 
@@ -46,6 +47,10 @@ class LocalDriver:
         """Whether an exit status means that it was killed from outside (the kernel, a lost node) and did not end by itself."""
         return status == -signal.SIGKILL
 
+    def trouble_of(self, node: str) -> str | None:
+        """Why `node` can take no more processes, as far as anybody knows; asked where one of its processes failed."""
+        return None
+
     def start(self, key: str, command: Sequence[str], node: str, environment: Mapping[str, str], log: Path) -> None:
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -57,7 +62,7 @@ class LocalDriver:
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
-        self.running[key] = Running(process)
+        self.running[key] = Running(process, node)
 
     def ended(self) -> list[Ended]:
         now = self.monotonic()
@@ -68,7 +73,7 @@ class LocalDriver:
                 # What it left behind in its group must not go on writing.
                 self.signal(running, signal.SIGKILL)
                 del self.running[key]
-                found.append(Ended(key, status, self.is_lost(status)))
+                found.append(Ended(key, status, self.is_lost(status), self.trouble_of(running.node) if status else None))
             elif running.kill_at is not None and now >= running.kill_at:
                 self.signal(running, signal.SIGKILL)
         return found

@@ -11,6 +11,8 @@ from evaluation.drivers.local import LocalDriver
 __all__ = ["SlurmDriver", "allocated_nodes"]
 
 TIMEOUT_SECONDS = 20
+# States (sinfo, %t) of nodes that take no step, also of an allocation that they are in; `*`: the node does not answer.
+UNUSABLE = ("down", "fail", "failg", "boot", "unk", "pow_dn", "plnd_dn")
 
 
 def allocated_nodes(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -36,3 +38,19 @@ class SlurmDriver(LocalDriver):
     def is_lost(self, status: int) -> bool:
         # srun answers 128 + signal for a step that was killed, which is what a failed node does to it.
         return super().is_lost(status) or status == 128 + signal.SIGKILL
+
+    def trouble_of(self, node: str) -> str | None:
+        try:
+            asked = ["sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%t"]
+            answer = subprocess.run(asked, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True)
+        except (subprocess.SubprocessError, OSError):
+            return None
+        return unusable(answer.stdout)
+
+
+def unusable(states: str) -> str | None:
+    """What is wrong with a node whose states sinfo prints, a line for each partition; None where nothing is."""
+    for state in states.split():
+        if state.endswith("*") or state.rstrip("*~#!%$@+^-") in UNUSABLE:
+            return f"Slurm says that it is {state}"
+    return None

@@ -3,16 +3,19 @@
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.coordinator import MAX_FAILURES, MAX_NODE_LOSSES, MAX_STAGINGS, RunState, begin, progress_of, remaining, step
+from evaluation.drivers.slurm import unusable
 from evaluation.events import (
     Command,
     Event,
     Finish,
     GiveUp,
     LeaveNode,
+    NodeLost,
     NodeModel,
     PieceWritten,
     SlotsChanged,
@@ -138,6 +141,27 @@ def test_a_node_whose_trials_are_killed_one_after_another_is_left():
     assert state.site.slots == (A0,)
     state, _ = step(state, SlotsChanged((A0, B0)), 9.0)
     assert state.site.slots == (A0,), "it does not come back by itself"
+
+
+def test_a_node_that_is_lost_costs_its_datasets_nothing():
+    state, _ = started([Dataset("d", 4, 4.0)], slots=(A0, B0))
+    trial = next(number for number, trial in state.trials.items() if trial.slot == A0)
+    state, commands = step(state, NodeLost("a", "Slurm says that it is down*"), 2.0)
+    assert only(commands, LeaveNode) == LeaveNode("a", "Slurm says that it is down*")
+    state, commands = step(state, NodeLost("a", "Slurm says that it is down*"), 2.0)
+    assert not [command for command in commands if isinstance(command, LeaveNode)], "it is said once"
+    state, _ = step(state, TrialEnded(trial, {}, "exit status 1", lost=True), 2.0)
+    assert state.datasets["d"].failures == 0 and state.site.slots == (B0,)
+    state, _ = step(state, SlotsChanged((A0, B0)), 3.0)
+    assert state.site.slots == (B0,)
+
+
+@pytest.mark.parametrize(
+    ("states", "why"),
+    [("mix\nmix\n", None), ("alloc\n", None), ("drng\n", None), ("down*\ndown*\n", "down*"), ("idle*\n", "idle*"), ("", None)],
+)
+def test_a_node_that_slurm_cannot_use_is_told_by_its_state(states, why):
+    assert unusable(states) == (why and f"Slurm says that it is {why}")
 
 
 def test_a_slot_that_is_asked_back_is_given_and_nothing_of_its_trial_is_charged():
