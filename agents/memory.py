@@ -7,8 +7,8 @@ and what they called wrong does not count at all. A verdict of memory alone neve
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 __all__ = ["Calibration", "Entry", "Feedback", "Neighbor", "Origin", "Vote", "vote"]
@@ -41,18 +41,25 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Neighbor:
+    """A remembered failure beside the one that is asked about: cosine similarity, and the share of words in common."""
+
     entry: Entry
     similarity: float
     weight: float = 0.0
+    shared: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """When memory may speak. Similarities are cosines of MiniLM; `benchmarks memory` shows how they were chosen."""
+    """When memory may speak. Similarities are cosines of MiniLM; `benchmarks memory` shows what that comes to.
+
+    `least_shared`: of the words, rare ones weighing more; a case told in other words is no recurrence, however alike it reads.
+    """
 
     floor: float = 0.60
     least_similarity: float = 0.86
     least_share: float = 0.70
+    least_shared: float = 0.60
     half_life_days: float = 180.0
     neighbors: int = 8
     confirmed_factor: float = 1.5
@@ -81,12 +88,26 @@ def weight_of(entry: Entry, similarity: float, now: float, calibration: Calibrat
     return float(closeness * recency * (calibration.confirmed_factor if entry.feedback is Feedback.CONFIRMED else 1.0))
 
 
-def vote(candidates: Sequence[tuple[Entry, float]], now: float, calibration: Calibration | None = None) -> Vote:
-    """Weigh (entry, similarity) candidates into one verdict. `now` is seconds since the epoch."""
+def vote(
+    candidates: Sequence[tuple[Entry, float]],
+    now: float,
+    calibration: Calibration | None = None,
+    shared: Callable[[Entry], float] = lambda _entry: 1.0,
+) -> Vote:
+    """Weigh (entry, similarity) candidates into one verdict. `now` is seconds since the epoch.
+
+    `shared`: the share of words that an entry has in common with what is asked about (Wording.shared).
+    """
     calibration = calibration or Calibration()
-    weighed = [Neighbor(entry, similarity, weight_of(entry, similarity, now, calibration)) for entry, similarity in candidates]
-    near = sorted((item for item in weighed if item.weight > 0), key=lambda item: (-item.similarity, item.entry.key))
-    near = near[: calibration.neighbors]
+    weighed = [
+        Neighbor(entry, similarity, weight_of(entry, similarity, now, calibration), shared(entry))
+        for entry, similarity in candidates
+    ]
+    weighed = sorted((item for item in weighed if item.weight > 0), key=lambda item: (-item.similarity, item.entry.key))
+    near = [item for item in weighed if item.shared >= calibration.least_shared][: calibration.neighbors]
+    if not near and weighed and weighed[0].similarity >= calibration.least_similarity:
+        why = f"the closest ({weighed[0].entry.key}) is told in other words: {weighed[0].shared:.0%} in common"
+        return Vote(None, 0.0, why, tuple(replace(item, weight=0.0) for item in weighed[: calibration.neighbors]))
     if not near:
         return Vote(None, 0.0, "nothing alike is remembered", tuple(near))
     by_reason: dict[str, float] = defaultdict(float)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.memory import Entry
+from agents.wording import Wording
 
 __all__ = ["MemoryIndex"]
 
@@ -27,6 +28,7 @@ class MemoryIndex:
         if len(entries) != len(vectors):
             raise ValueError(f"{len(entries)} entries but {len(vectors)} vectors")
         self.entries = list(entries)
+        self.wording = Wording(entry.text for entry in entries)
         dimensions = vectors.shape[1] if len(vectors) else 1
         self._index: faiss.Index
         if len(entries) <= FLAT_LIMIT:
@@ -49,6 +51,7 @@ class MemoryIndex:
             raise ValueError("an empty index knows no dimensions: build it with its first entry")
         self._index.add(np.ascontiguousarray(vector.reshape(1, -1), dtype=np.float32))
         self.entries.append(entry)
+        self.wording.add(entry.text)
 
     def search(self, vector: NDArray[np.float32], most: int = 32) -> list[tuple[Entry, float]]:
         """The most similar entries with their cosine similarity, best first."""

@@ -69,4 +69,6 @@ class MemoryRecall:
         text = evidence_text(diagnosis, lines)
         if not text:
             return Vote(None, 0.0, "no line that says what failed is there to look up")
-        return vote(self.index.search(self.embedder.embed([text])[0]), self.clock(), self.calibration)
+        wording = self.index.wording
+        found = self.index.search(self.embedder.embed([text])[0])
+        return vote(found, self.clock(), self.calibration, lambda entry: wording.shared(text, entry.text))

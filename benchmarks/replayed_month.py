@@ -20,9 +20,10 @@ import yaml
 
 from agents.embedding import MiniLM
 from agents.line_pattern import line_pattern
-from agents.memory import Entry, Feedback, Origin, vote
+from agents.memory import Entry, Feedback, Origin
 from agents.memory_index import MemoryIndex
 from agents.normal_form import evidence_text
+from agents.recall import MemoryRecall
 from detectors.reading.scan import scan_text
 from rules.artefact import load_matcher
 from rules.diagnosis import Diagnosis
@@ -111,7 +112,7 @@ class Desk:
         text = evidence_text(diagnosis, log)
         if not text or not self.entries:
             return None, "nobody", diagnosis
-        said = vote(MemoryIndex(self.entries, np.stack(self.rows)).search(self.embedder.embed([text])[0]), 0.0)
+        said = MemoryRecall(self.embedder, MemoryIndex(self.entries, np.stack(self.rows)), lambda: 0.0)(diagnosis, log)
         return said.reason, "memory" if said.reason else "nobody", diagnosis
 
     @staticmethod

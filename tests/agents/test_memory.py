@@ -30,6 +30,12 @@ def test_it_abstains_below_the_calibrated_similarity_and_says_how_far() -> None:
     assert verdict.reason is None and "0.80" in verdict.why and "0.86" in verdict.why
 
 
+def test_it_abstains_where_the_closest_is_told_in_other_words() -> None:
+    verdict = vote([(entry("41", "nan_loss"), 0.97)], 0.0, shared=lambda _entry: 0.4)
+    assert verdict.reason is None and verdict.why == "the closest (41) is told in other words: 40% in common"
+    assert [item.weight for item in verdict.neighbors] == [0.0]
+
+
 def test_it_abstains_where_equally_close_cases_disagree() -> None:
     verdict = vote([(entry("1", "nan_loss"), 0.95), (entry("2", "cuda_out_of_memory"), 0.95)], 0.0)
     assert verdict.reason is None and "disagree" in verdict.why

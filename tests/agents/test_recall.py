@@ -109,7 +109,10 @@ def test_recurring_failures_are_recalled_precisely(embedder: MiniLM) -> None:
     index = MemoryIndex(entries, embedder.embed(texts))
     rng = random.Random(1)
     again = [normal_form(rng.sample([mutated(line, rng) for line in lines], len(lines))) for _, lines in failures]
-    said = [vote(index.search(row), 0.0).reason for row in embedder.embed(again)]
+    said = [
+        vote(index.search(row), 0.0, shared=lambda entry, text=text: index.wording.shared(text, entry.text)).reason
+        for row, text in zip(embedder.embed(again), again, strict=True)
+    ]
     right = sum(answer == reason for answer, (reason, _) in zip(said, failures, strict=True))
     answered = sum(answer is not None for answer in said)
     print(f"recurrence: {len(failures)} failures, recall {right / len(failures):.3f}, precision {right / answered:.3f}")
