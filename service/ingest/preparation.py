@@ -13,12 +13,12 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from detectors.reading.text import strip_escapes
+from rules.line_verdicts import KEPT, BlockVerdicts, VerdictFinder
 from rules.matcher import Matcher
 from rules.pack import Rule
 from rules.redaction import Redactor
 from rules.shapes import ShapePatterns
 from rules.signal import Trust
-from rules.verdicts import KEPT, BlockVerdicts, VerdictFinder
 from service.chunks import ChunkEncoder
 from service.ingest.loki import decode_loki_json, decode_loki_protobuf
 from service.ingest.ndjson import decode_ndjson

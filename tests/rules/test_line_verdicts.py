@@ -8,11 +8,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-import rules.verdicts
+import rules.line_verdicts
+from rules.line_verdicts import KEPT, VerdictFinder
 from rules.matcher import Matcher
 from rules.pack import Rule, RuleRole
 from rules.shapes import precedence_of, shape_patterns
-from rules.verdicts import KEPT, VerdictFinder
 from tests.rules.test_compression import ROUTINE, SIGNAL, block_of, lines_of_examples, other_digits, shipped
 
 
@@ -54,8 +54,8 @@ def test_digits_on_which_a_signal_hangs_are_looked_at_every_time() -> None:
 
 
 def test_ever_new_shapes_are_forgotten_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules.verdicts, "MAX_REMEMBERED_BYTES", 1000)
-    monkeypatch.setattr(rules.verdicts, "MAX_SEEN", 10)
+    monkeypatch.setattr(rules.line_verdicts, "MAX_REMEMBERED_BYTES", 1000)
+    monkeypatch.setattr(rules.line_verdicts, "MAX_SEEN", 10)
     finder = finder_of([ROUTINE, SIGNAL])
     for number in range(200):
         line = b"request took 12 ms, status 200 " + b"x" * number
