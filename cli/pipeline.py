@@ -71,7 +71,7 @@ def read_document(path: str) -> object:
     """Raises UsageError."""
     try:
         return json.loads(sys.stdin.read() if path == "-" else Path(path).read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: no JSON: {error}") from None
 
 

@@ -160,12 +160,15 @@ class Schedule:
             return int((ends - begins).max())
         return int(ends.max() - begins.min())
 
-    def table(self) -> Ints:
-        """One row an operation, (replica, stage, kind as index into "FBW", micro-batch, start), by start, then worker."""
-        kinds, stages, total = self.starts.shape
-        kind, stage, batch = np.indices((kinds, stages, total)).reshape(3, -1)
+    def columns(self) -> Ints:
+        """One column an operation: replica, stage, kind as index into "FBW", micro-batch, start; shape (5, operations)."""
+        kind, stage, batch = np.indices(self.starts.shape).reshape(3, -1)
         replica = np.broadcast_to(self.routing, self.starts.shape).reshape(-1)
-        start = self.starts.reshape(-1)
-        order = np.lexsort((kind, stage, replica, start))
-        rows: Ints = np.stack([replica, stage, kind, batch, start], axis=1)[order]
+        return np.stack([replica, stage, kind, batch, self.starts.reshape(-1)])
+
+    def table(self) -> Ints:
+        """One row an operation, as in `columns`, by start, then worker."""
+        columns = self.columns()
+        replica, stage, kind, _, start = columns
+        rows: Ints = columns.T[np.lexsort((kind, stage, replica, start))]
         return rows

@@ -29,7 +29,8 @@ __all__ = ["Entry", "PlanSet", "compute_plan_set", "load_plan_set", "save_plan_s
 # Limits above the bound within which stages are filled evenly; and how near two periods need no plan between them.
 LIMITS = (1.0, 1.015, 1.03)
 NEAR = 1.005
-# From this many (micro-batch, stage) on a plan costs a second: fewer are made, and only the best candidate is justified.
+# From this many (micro-batch, stage) on a plan costs a second: fewer are made, the tightest limit is left out (a wider one has
+# always been as good there), and only the best candidate is justified, in one round (a second one has gained nothing).
 LARGE = 100_000
 
 
@@ -64,7 +65,9 @@ def is_large(problem: Problem) -> bool:
 def best_spread(problem: Problem, bounds: Bounds, failures: int) -> Schedule:
     """The best schedule over several ways to spread `failures` over the stages; checked."""
     least = bounds.least(failures)
-    spreads = {bounds.spread(failures)} | {bounds.spread(failures, least * limit, even=True) for limit in LIMITS}
+    large = is_large(problem)
+    limits = LIMITS[1:] if large else LIMITS
+    spreads = {bounds.spread(failures)} | {bounds.spread(failures, least * limit, even=True) for limit in limits}
     found: list[tuple[int, int, Sweeper, Shorts]] = []
     for spread in sorted(spreads):
         sweeper = Sweeper(replace(problem, failed=workers_of(spread, problem.replicas)))
@@ -75,9 +78,8 @@ def best_spread(problem: Problem, bounds: Bounds, failures: int) -> Schedule:
     found.sort(key=lambda item: item[:2])
     goal = -(-least // problem.unit)
     best: Schedule | None = None
-    worth = 1 if is_large(problem) else 2
-    for period, _, sweeper, starts in found[:worth]:
-        shorter = sweeper.schedule(justify(sweeper, starts, goal) if period > goal else starts)
+    for period, _, sweeper, starts in found[: 1 if large else 2]:
+        shorter = sweeper.schedule(justify(sweeper, starts, goal, 1 if large else 3) if period > goal else starts)
         if best is None or shorter.period < best.period:
             best = shorter
         if best.period <= least:

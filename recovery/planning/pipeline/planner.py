@@ -66,7 +66,7 @@ def plan(problem: Problem, seconds: float = 10.0) -> Plan:
 
 def checked(schedule: Schedule) -> Schedule:
     """The schedule, which the independent checker passed. Raises PipelineError: that is a fault of the planner's."""
-    wrong = check_plan(schedule.problem, schedule.table(), schedule.period)
+    wrong = check_plan(schedule.problem, schedule.columns().T, schedule.period)
     if wrong:
         raise PipelineError(f"the schedule found is not valid: {wrong[0]}")
     return schedule
