@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,10 +52,26 @@ def print_report(report: dict[str, Any]) -> None:
     console.print(table)
 
 
+def keep_report(report: dict[str, Any], name: str, data_dir: Path | None) -> None:
+    """Raises UsageError where it cannot be written."""
+    from cli.run import data_directory
+
+    path = data_directory(data_dir) / "simulations" / f"{name}.json"
+    temporary = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(report), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
 @app.command()
 def simulate(
     scenario: Annotated[str, typer.Argument(help="SCENARIO.yaml; - is standard input", metavar="SCENARIO.yaml")],
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document, with WAF over time")] = False,
+    keep: Annotated[str | None, typer.Option(help="keep it under this name for the report page of pitstop serve")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="the service's data directory (PITSTOP_DATA_DIR)")] = None,
 ) -> None:
     """Simulate policies on the same faults; docs/simulation.md describes the scenario."""
     from rich.console import Console
@@ -62,6 +80,8 @@ def simulate(
     from simulator.faults import TraceError
     from simulator.scenario import ScenarioError, read_scenario, run_scenario
 
+    if keep is not None and not re.fullmatch(r"[\w .-]{1,100}", keep):
+        raise UsageError(f"--keep {keep!r}: a name of letters, digits, spaces, dots, dashes and underscores is needed")
     folder = Path() if scenario == "-" else Path(scenario).parent
     try:
         read = read_scenario(read_state(scenario), folder)
@@ -70,6 +90,8 @@ def simulate(
     with Progress(console=Console(stderr=True), transient=True, disable=not Console(stderr=True).is_terminal) as bar:
         task = bar.add_task("seeds", total=max(1, read.seeds))
         report = run_scenario(read, lambda: bar.advance(task))
+    if keep is not None:
+        keep_report(report, keep, data_dir)
     if as_json:
         print(json.dumps(report))
     else:

@@ -18,6 +18,7 @@ from recovery.accounts import DAY_SECONDS, Phase
 from service.access import Right, allow
 from service.account_tables import DayRow, Subject, day_rows, failure_rows, heat_rows, job_rows
 from service.dashboard.rendering import CHART_POLICY, page
+from service.simulations import Simulation, kept_simulations
 from service.state import ServiceDependency
 from service.store.incidents import Incident
 from service.store.recoveries import ActionRow
@@ -133,6 +134,22 @@ def chart_of_ratios(days: Sequence[DayRow]) -> dict[str, Any]:
     return {"traces": traces, "unit": "per cent", "from": "anywhere"}
 
 
+def chart_of_simulation(simulation: Simulation) -> dict[str, Any]:
+    """Steps: WAF over time by policy, of one seed."""
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "line": {"shape": "hv"},
+            "name": policy,
+            "x": [round(second / DAY_SECONDS, 3) for second, _ in points],
+            "y": [waf / 1e15 for _, waf in points],
+        }
+        for policy, points in simulation.waf.items()
+    ]
+    return {"traces": traces, "unit": "weighted PFLOP/s", "x": "linear"}
+
+
 def action_rows(session: Session, since: float) -> list[dict[str, Any]]:
     """What was decided by kind and mode, and how often it was carried out."""
     counted = session.execute(
@@ -185,4 +202,9 @@ def report_page(service: ServiceDependency, days: Annotated[int, Query(ge=1, le=
             tables = add_up(session, days, now)
         tables["good_for"] = min(LONGEST_SECONDS, FACTOR * max(0.0, time.perf_counter() - begun - QUICK_SECONDS))
         service.added_up[days] = now, tables
-    return page("report.html", policy=CHART_POLICY, **tables)
+    kept = [
+        {"name": item.name, "told": item.simulation, "against": item.against}
+        | ({} if item.simulation is None else {"chart": chart_of_simulation(item.simulation)})
+        for item in kept_simulations(service.settings.data_dir)
+    ]
+    return page("report.html", policy=CHART_POLICY, simulations=kept, **tables)

@@ -8,7 +8,7 @@ function draw() {
     const layout = {
       barmode: "stack", font: look, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 60, r: 10, t: 10, b: 40 }, legend: { orientation: "h" }, bargap: 0.3,
-      xaxis: { type: "category", gridcolor: grid },
+      xaxis: { type: series.x ?? "category", gridcolor: grid },
       yaxis: { title: { text: series.unit }, rangemode: series.from === "anywhere" ? "normal" : "tozero", gridcolor: grid, ...(series.step ? { dtick: series.step } : {}) },
     };
     window.Plotly.newPlot(place, series.traces, layout, { displayModeBar: false, responsive: true });

@@ -69,3 +69,10 @@ def test_a_scenario_that_makes_no_sense_gets_one_line_and_status_2(
     status, out, err = simulate(capsys, str(path))
     assert (status, out) == (2, "")
     assert message in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_name_that_leads_out_of_the_data_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO, encoding="utf-8")
+    status, _, said = simulate(capsys, str(path), "--keep", "../out", "--data-dir", str(tmp_path / "data"))
+    assert status == 2 and "--keep '../out'" in said and said.count("\n") == 1
