@@ -78,6 +78,11 @@ class Reference:
                     optimizer.step()
 
 
+def pad(seconds: float, kind: str, began: float) -> None:
+    """Make an operation last `seconds` a kind: what a plan says of its time then holds, however fast the machine is."""
+    time.sleep(max(0.0, began + len(kind) * seconds - time.monotonic()))
+
+
 def train(member: str, port: int, shape: tuple[int, int], iterations: int, out: str, options: dict[str, Any]) -> None:
     """One worker process: its record goes to OUT/member.pt."""
     import torch
@@ -95,10 +100,10 @@ def train(member: str, port: int, shape: tuple[int, int], iterations: int, out: 
     waits: dict[int, int] = options.get("waits", {})
 
     def padded(kind: str, began: float) -> None:
-        time.sleep(max(0.0, began + seconds - time.monotonic()))
+        pad(seconds, kind, began)
         assert executor.state is not None
         iteration = executor.state.done
-        if kind == "B" and (member, iteration) in hangs:
+        if kind != "F" and (member, iteration) in hangs:
             store.set(f"hangs/{member}", "yes")
             time.sleep(600)
         while newest_generation(store) < waits.get(iteration, 0):
@@ -140,7 +145,8 @@ class Job:
 
     def start(self, *members: str) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed", "pitstop.pipeline.executor"])
+        # The first optimizer imports torch._dynamo: once here in place of once a worker.
+        context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "pitstop.pipeline.executor"])
         for member in members:
             arguments = (member, self.store.port, self.shape, self.iterations, str(self.out), self.options)
             self.processes[member] = context.Process(target=train, args=arguments, daemon=True)

@@ -55,7 +55,8 @@ def _nothing(kind: str, began: float) -> None:
 
 class Executor:
     """`member` is this process's name in every membership. `after` is called after each operation with its kind and when it began
-    (time.monotonic). `losses` has the loss of each iteration on workers of the last stage, by micro-batch."""
+    (time.monotonic); the kind of a B that carries its W is "BW". `losses` has the loss of each iteration on workers of the last
+    stage, by micro-batch."""
 
     def __init__(
         self,
@@ -184,7 +185,7 @@ class Executor:
             raise Changed
 
     def _operations(self, links: Transport, plan: PipelinePlan, iteration: int) -> None:
-        stage, last = self.worker[1], plan.stages - 1
+        stage, last, coupled = self.worker[1], plan.stages - 1, plan.coupled
         self.stage.begin()
         links.begin()
         losses: Dict[int, torch.Tensor] = {}
@@ -205,9 +206,9 @@ class Executor:
                 gradient = None if stage == last else links.receive(("B", batch))
                 began = time.monotonic()
                 back = self.stage.backward(batch, gradient)
-                if plan.coupled:
+                if coupled:
                     self.stage.weight(batch)
-                self.after(kind, began)
+                self.after("BW" if coupled else kind, began)
                 if stage and back is not None:
                     links.send(("B", batch), back)
             else:
