@@ -102,6 +102,7 @@ def load_state_dict(state):
 manager = Manager(
     pg=ProcessGroupGloo(timeout=datetime.timedelta(seconds=5)),
     min_replica_size=1,
+    timeout=datetime.timedelta(seconds=5),
     load_state_dict=load_state_dict,
     state_dict=lambda: {"model": bare.state_dict(), "optimizer": plain.state_dict()},
     replica_id="group" + os.environ["REPLICA_GROUP_ID"],

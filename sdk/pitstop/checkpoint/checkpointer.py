@@ -250,8 +250,8 @@ class Checkpointer:
         """
         directed = resume().step if step is None else step
         refused: Set[Tuple[int, int]] = set()
-        skipped: List[str] = []
         stocks = [Stock(*entry) for entry in self._gather(self._stock())]
+        skipped = sorted({stock.unread for stock in stocks if stock.unread})
         while True:
             chosen = choose(stocks, self._replicated, refused, directed)
             if chosen is None:
@@ -286,13 +286,13 @@ class Checkpointer:
             for rank in found.ranks
             if rank in (0, self.rank)
         ]
-        latest = None
+        latest, unread = None, ""
         try:
             said = durable.read_latest(self.folder)
             latest = None if said is None else (said.generation, said.step)
         except Damaged as problem:
-            say("%s; going by the checkpoints themselves" % problem)
-        return Stock(tuple(memory), tuple(disk), latest)
+            unread = "%s; going by the checkpoints themselves" % problem
+        return Stock(tuple(memory), tuple(disk), latest, unread)
 
     def _take(self, chosen: Chosen) -> "Tuple[Optional[Dict[str, Content]], str, List[str]]":
         """Our part of the state from the nearest source that holds: (contents, tier, what did not hold)."""
