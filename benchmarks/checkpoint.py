@@ -29,7 +29,7 @@ def contender(kind: str, state: Any, folder: Path) -> tuple[Callable[[int], Any]
     """(save, wait until durable) of one way to save."""
     import torch
     import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.staging import BlockingAsyncStager
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
     if kind == "torch.save":
 
@@ -41,7 +41,11 @@ def contender(kind: str, state: Any, folder: Path) -> tuple[Callable[[int], Any]
 
         return save, lambda _: None
     if kind == "DCP async_save, buffers reused":
-        stager = BlockingAsyncStager(cache_staged_state_dict=True)
+        # Pinned memory and its asynchronous copies need a GPU.
+        options = StagingOptions(
+            use_pinned_memory=False, use_shared_memory=True, use_async_staging=False, use_non_blocking_copy=False
+        )
+        stager = DefaultStager(options)
         return (
             lambda step: dcp.async_save(state, checkpoint_id=str(folder / str(step)), async_stager=stager),
             lambda future: future.result(),
