@@ -46,7 +46,7 @@ class Door:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def heard(self) -> tuple[str, bytes, str | None]:
         """What was posted, once; the hook does not wait until it is."""
