@@ -114,7 +114,7 @@ def test_no_hook_fails_while_pitstop_is_away(name: str, tmp_path: Path) -> None:
 
 def test_slurm_waits_for_no_answer_that_decides_nothing(door: Door, tmp_path: Path) -> None:
     door.answer = None
-    assert run("epilog", tmp_path, door.port, more="PITSTOP_SECONDS=60").returncode == 0
+    assert run("epilog", tmp_path, door.port, more="PITSTOP_APART_SECONDS=60").returncode == 0
     door.heard()
 
 
