@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import threading
 import time
+from collections import deque
 from pathlib import Path
 
 from detectors.processes import identify, scheduling
@@ -43,6 +45,9 @@ def measured(runs: Runs, peer: Peer, script: str, *arguments: str, ranks: int) -
     path = runs.folder / "talk.py"
     path.write_text(script)
     process = runs.start(path, *arguments, ranks=ranks)
+    # Whoever looks at the terminal reads it.
+    assert process.stdout is not None
+    threading.Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
     wait_for(lambda: peer.lines() or process.poll() is not None, 60)
     agent = identify(process.pid)
     assert agent is not None
@@ -58,7 +63,7 @@ def measured(runs: Runs, peer: Peer, script: str, *arguments: str, ranks: int) -
             break
         time.sleep(0.2)
     spent = time.monotonic() - began
-    process.communicate(timeout=60)
+    process.wait(60)
     assert first is not None and last is not None
     return (last.cpu_seconds - first.cpu_seconds) / spent, resident, spent, len(peer.lines())
 

@@ -45,7 +45,8 @@ class ErrorFiles:
             self._events = None
 
     def look(self, ranks: Iterable[int]) -> None:
-        for rank in ranks:
+        """Find the files where the system tells of none."""
+        for rank in ranks if self._events is None else ():
             if rank not in self._told:
                 self._tell(rank)
 

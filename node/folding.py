@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
+from operator import eq
 
 __all__ = ["fold"]
 
@@ -16,6 +18,9 @@ END, STAMP_LENGTH = 12, 32
 def fold(first: int, texts: Sequence[str]) -> list[tuple[int, str]]:
     """The lines `texts` of one file, with their numbers from `first` on, without those that equal both neighbours but for the
     stamp they begin with. In their place stands one line that counts them, under the number of the last of them."""
+    rests = [text[STAMP_LENGTH:] for text in texts]
+    if not any(map(eq, rests, islice(rests, 1, None))):
+        return list(enumerate(texts, first))
     kept: list[tuple[int, str]] = []
     leader, end, rest, repeats = "", "", "", 0
     for number, text in enumerate(texts, first):

@@ -18,9 +18,9 @@ from node.tail import FileTail, Position
 __all__ = ["Echo", "LogShipping", "log_files", "notice_log"]
 
 BATCH_RECORDS = 4000
-ECHO_SECONDS = 0.1
+ECHO_SECONDS = 0.2
 # New files are looked for every so many turns.
-ECHO_RESCAN = 3
+ECHO_RESCAN = 2
 
 
 def log_files(logs: Path) -> list[tuple[Path, int, int]]:

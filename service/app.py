@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Protocol
 
 from anyio import to_thread
 from fastapi import FastAPI
@@ -63,7 +64,7 @@ from service.ingest.matching import MatcherPool
 from service.ingest.writer import ChunkWriter
 from service.learning import Learning
 from service.learnt_rules import LearntRules
-from service.leases import LeaseWatch
+from service.leases import DatabaseLeases, LeaseWatch
 from service.localization_requests import localise_recovery
 from service.localizations import Localizations
 from service.log_filters import LogFilters
@@ -80,7 +81,7 @@ from service.problems import install_problems
 from service.reconfigurations import Reconfigurations
 from service.recoveries import Recoveries
 from service.retention import Retention, Storage
-from service.settings import Settings
+from service.settings import Settings, SettingsError
 from service.silences import begin_silences
 from service.site_drivers import load_drivers
 from service.slurm_calls import SlurmCalls
@@ -88,6 +89,9 @@ from service.slurm_watch import SlurmWatch
 from service.state import Service
 from service.store import Clock, Store
 from service.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from service.etcd_leases import EtcdLeases
 
 __all__ = ["create_app"]
 
@@ -121,6 +125,14 @@ ROUTES = (
     slurm,
     trials,
 )
+
+
+class Part(Protocol):
+    """What runs beside the requests for as long as the application does."""
+
+    async def run(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def create_app(settings: Settings, clock: Clock = time.time, shared_pool: MatcherPool | None = None) -> FastAPI:
@@ -179,7 +191,9 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
             work.append(Duty("notifications", NOTIFICATIONS_SECONDS, delivery.work))
             service.reports["notifications"] = delivery.report
         duties = Duties(store, clock, work)
-        leases = LeaseWatch(store, clock, settings.lease_seconds, lambda: duties.held)
+        etcd = open_etcd(settings)
+        kept = DatabaseLeases(store, settings.lease_seconds) if etcd is None else etcd
+        leases = LeaseWatch(store, clock, kept, lambda: duties.held)
         service.reports["leases"] = leases.report
         service.checks |= {"matcher": pool.check, "writer": writer.check, "storage": storage.check}
         service.reports |= {
@@ -193,7 +207,10 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         app.state.pitstop = service
         filters = None if client is None else LogFilters(store, clock, client, pool, learning)
         model = ModelThread(opinions, lambda: duties.held, (lambda: None) if filters is None else filters.work)
-        parts = (service.watch, service.supervisor, localizer, duties, leases, storage, model, learnt)
+        parts: list[Part] = [service.watch, service.supervisor, localizer, duties, leases, storage, model, learnt]
+        if etcd is not None:
+            service.heard = etcd.heard
+            parts.append(etcd)
         running = [asyncio.create_task(part.run()) for part in parts]
         try:
             yield
@@ -230,3 +247,14 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     app.get("/static/plotly.js", include_in_schema=False)(plotly_script)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
+
+
+def open_etcd(settings: Settings) -> EtcdLeases | None:
+    """Raises SettingsError where etcd is asked for and its client is not installed."""
+    if settings.etcd is None:
+        return None
+    try:
+        from service.etcd_leases import EtcdLeases
+    except ImportError:
+        raise SettingsError("PITSTOP_ETCD: needs etcd3gw; install pitstop[etcd]") from None
+    return EtcdLeases(settings.etcd, settings.lease_seconds)

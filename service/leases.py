@@ -1,11 +1,12 @@
-"""Silent nodes: judges the stored leases four times a second, says once when a node falls silent and when it is heard again."""
+"""Silent nodes: judges the leases four times a second, says once when a node falls silent and when it is heard again."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sqlalchemy import select
 
@@ -15,11 +16,36 @@ from service.store import Clock, Store
 from service.store.events import publish_event
 from service.store.jobs import Node
 
-__all__ = ["LeaseWatch"]
+__all__ = ["DatabaseLeases", "LeaseStore", "LeaseWatch", "LeasesUnknown"]
 
 log = logging.getLogger("pitstop.leases")
 
 LOOK_SECONDS = 0.25
+
+
+class LeasesUnknown(Exception):
+    """Who was heard when cannot be read just now."""
+
+
+class LeaseStore(Protocol):
+    """Where renewals are kept: the database, or etcd."""
+
+    def leases(self, now: float) -> Sequence[Lease]:
+        """Every lease there is, as of `now`. Raises LeasesUnknown, SQLAlchemyError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLeases:
+    """The rows of the nodes, which `POST .../lease` renews."""
+
+    store: Store
+    ttl_seconds: float
+
+    def leases(self, now: float) -> Sequence[Lease]:
+        with self.store.reading() as session:
+            rows = session.execute(select(Node.id, Node.lease_until)).all()
+        return [Lease(node, until - self.ttl_seconds, self.ttl_seconds) for node, until in rows if until is not None]
 
 
 @dataclass(slots=True)
@@ -28,11 +54,12 @@ class LeaseWatch:
 
     store: Store
     clock: Clock
-    ttl_seconds: float
+    kept: LeaseStore
     is_holder: Callable[[], bool]
     _judge: Judge | None = None
     _silent: set[str] = field(default_factory=set)
     _review: LeaseReview = field(default_factory=LeaseReview)
+    _unknown: str | None = None
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
@@ -45,10 +72,14 @@ class LeaseWatch:
     def look(self) -> LeaseReview:
         """One look at all leases. A node that is judged silent, or heard again, is published once."""
         now = self.clock()
+        try:
+            leases = self.kept.leases(now)
+        except LeasesUnknown as problem:
+            # Nobody is judged, and afterwards everybody has a full time to live again.
+            self._judge, self._unknown = None, str(problem)
+            return self._review
+        self._unknown = None
         self._judge = Judge(now, now) if self._judge is None else next_look(self._judge, now)
-        with self.store.reading() as session:
-            rows = session.execute(select(Node.id, Node.lease_until)).all()
-        leases = [Lease(node, until - self.ttl_seconds, self.ttl_seconds) for node, until in rows if until is not None]
         self._review = review_leases(leases, self._judge)
         silent = {item.node: item for item in self._review.silent}
         unjudged = {item.node for item in self._review.unjudged}
@@ -64,4 +95,4 @@ class LeaseWatch:
 
     def report(self) -> dict[str, object]:
         """For /readyz: who is silent, and whether the judge rather suspects itself."""
-        return {"silent": sorted(self._silent), "suspects_itself": self._review.why or None}
+        return {"silent": sorted(self._silent), "suspects_itself": self._review.why or None, "unknown": self._unknown}

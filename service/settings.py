@@ -75,6 +75,8 @@ class Settings(BaseSettings):
     learnt_agreeing: int = Field(default=3, ge=0)
 
     lease_seconds: float = Field(default=2.5, gt=0)
+    # Where the leases of agents are kept instead of in the database: http://HOST:PORT.
+    etcd: str | None = Field(default=None, pattern=r"^https?://[^/:]+(:[0-9]+)?$")
     flap_hold_seconds: float = Field(default=600.0, ge=0)
 
     @field_validator("allowed_hosts", "job_keys", mode="before")

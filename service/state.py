@@ -40,6 +40,8 @@ class Service:
     clock: Clock = time.time
     checks: dict[str, Callable[[], str]] = field(default_factory=dict)
     reports: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    # Told of every renewal of a node's lease, where leases are kept outside the database.
+    heard: Callable[[str], None] = lambda _node: None
     # Report pages by span in days: when they were added up, and what came of it.
     added_up: dict[int, tuple[float, dict[str, Any]]] = field(default_factory=dict)
 

@@ -28,6 +28,9 @@ from pathlib import Path
 
 __all__ = ["Fault", "Faults", "parse_faults"]
 
+# What a rank reports, not what it does.
+NUMBERS = frozenset(("nan", "spike", "mute"))
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -67,6 +70,7 @@ class Faults:
         spent = time.monotonic() - self._began
         for fault in self._faults:
             if fault.kind == "slow" and step >= fault.step:
+                note_strike(step == fault.step)
                 time.sleep(spent * (fault.value - 1))
             elif fault.step == step:
                 strike(fault)
@@ -79,6 +83,7 @@ class Faults:
         """What to report in place of `loss`; None for nothing."""
         for fault in self._faults:
             if step >= fault.step:
+                note_strike(step == fault.step and fault.kind in NUMBERS)
                 if fault.kind == "nan":
                     return math.nan
                 if fault.kind == "spike":
@@ -88,9 +93,13 @@ class Faults:
         return loss
 
 
-def strike(fault: Fault) -> None:
-    if os.environ.get("FAULTS_STRUCK"):
+def note_strike(now: bool) -> None:
+    if now and os.environ.get("FAULTS_STRUCK"):
         Path(os.environ["FAULTS_STRUCK"]).write_text(repr(time.time()))
+
+
+def strike(fault: Fault) -> None:
+    note_strike(True)
     deadly = {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV, "stop": signal.SIGSTOP}
     if fault.kind in deadly:
         sys.stdout.flush()

@@ -77,6 +77,7 @@ def note_heat(session: Session, node: str, celsius: list[float], now: float) -> 
 def renew_lease(node: NodeName, body: Lease, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """The agent of `node` is alive. The answer says for how long that holds, and what time it is here."""
     check_node(principal, node)
+    service.heard(node)
     now = service.clock()
     with service.store.writing() as session:
         row = session.get(Node, node)

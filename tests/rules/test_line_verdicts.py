@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 
 import rules.line_verdicts
+from rules.line_verdicts import KEPT, VerdictFinder
 from rules.matcher import Matcher
 from rules.pack import Rule, RuleRole
 from rules.shapes import precedence_of, shape_patterns
-from rules.line_verdicts import KEPT, VerdictFinder
 from tests.rules.test_compression import ROUTINE, SIGNAL, block_of, lines_of_examples, other_digits, shipped
 
 

@@ -37,15 +37,11 @@ class Held(NamedTuple):
 
 
 class Stock(NamedTuple):
-    """What one rank reports: the memory of its node, what it sees on disk, and what `latest` says: (generation, step).
-
-    `unread`: why `latest` cannot be read, empty where it can.
-    """
+    """What one rank reports: the memory of its node, what it sees on disk, and what `latest` says: (generation, step)."""
 
     memory: Tuple[Held, ...] = ()
     disk: Tuple[Held, ...] = ()
     latest: Optional[State] = None
-    unread: str = ""
 
 
 class Source(NamedTuple):
