@@ -1,4 +1,5 @@
-"""The trial coordinator beside proven optima, and each decoupling beside one trial per dataset with all inline, simulated."""
+"""The trial coordinator beside proven optima, and each decoupling beside one trial per dataset with all inline: simulated, and on
+real processes."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ import math
 import random
 import statistics
 
+from benchmarks import real_trials
 from evaluation.planner import Site, plan_pieces
 from evaluation.simulation import Decoupling, Storage, simulate
 from evaluation.workload import Dataset, Piece, Slot
 
-SEEDS = 20
+SEEDS = 10
 SMALL = 60
 DATASETS, MODEL_BYTES, START_SECONDS = 63, 14e9, 20.0
 INLINE = Decoupling(loading=False, metrics=False, planned=False)
@@ -108,5 +110,7 @@ def run() -> str:
         lines.append(f"| {nodes} | {medians} | {min(found['all']):.2f} |")
     small = small_cases()
     shares = f"mean {statistics.fmean(small):.4f} of the optimum, worst {max(small):.4f} (asked: 1.05)"
-    lines += ["", f"{SMALL} small cases beside CP-SAT: {shares}."]
+    lines += ["", f"{SMALL} small cases beside CP-SAT: {shares}.", ""]
+    why = real_trials.why_not()
+    lines += real_trials.measured() if why is None else [f"Real processes: not measured, {why}."]
     return "\n".join(lines)

@@ -38,7 +38,7 @@ VERIFY_SECONDS = 0.4
 # Name: (samples, seconds of generation, whether each sample is code that takes VERIFY_SECONDS of processor time).
 DATASETS = {
     "exact_a": (20, 1.0, False), "exact_b": (20, 1.5, False), "exact_c": (20, 1.0, False), "exact_d": (20, 2.0, False),
-    "long": (60, 12.0, False), "exact_e": (20, 2.5, False), "exact_f": (20, 3.0, False), "code_a": (8, 2.0, True),
+    "long": (60, 10.0, False), "exact_e": (20, 2.5, False), "exact_f": (20, 3.0, False), "code_a": (8, 2.0, True),
     "code_b": (12, 3.0, True), "code_c": (6, 2.0, True),
 }  # fmt: skip
 INLINE = Decoupling(loading=False, metrics=False, planned=False)

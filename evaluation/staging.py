@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,7 +136,8 @@ class ModelCache:
             if start_of(int(pid)) != start:
                 shutil.rmtree(part, ignore_errors=True)
             elif part != own:
-                coming += int((part / RESERVED).read_text())
+                with suppress(FileNotFoundError):  # it was just given up
+                    coming += int((part / RESERVED).read_text())
         entries = sorted(self.entries(), key=lambda entry: entry.stat().st_mtime)
         used = coming + sum(self.size_of(entry) for entry in entries)
         for entry in entries:
