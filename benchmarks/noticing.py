@@ -15,7 +15,7 @@ from statistics import median
 from typing import IO
 
 from tests.node.peer import ROOT, Peer, Runs, wait_for
-from tests.node.test_nodes import Nodes
+from tests.node.several_nodes import Nodes
 from tests.service.service_process import ServiceProcess
 
 SCRIPT = ROOT / "tests" / "node" / "lockstep.py"

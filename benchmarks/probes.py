@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from tests.node.fabric import Fabric, why_not
+from tests.node.fabric import Fabric
 from tests.node.fabric_faults import FAULTS, nobody, strike
+from tests.node.namespaces import why_not
 
 RUNS = int(os.environ.get("RUNS", "20"))
 ROUNDS = int(os.environ.get("ROUNDS", "1000"))

@@ -18,6 +18,8 @@ from node.care import step
 from node.care_states import (
     Action,
     Care,
+    Command,
+    CommandArrived,
     End,
     Event,
     Exited,
@@ -26,7 +28,6 @@ from node.care_states import (
     KillStuck,
     NotFormed,
     Noticed,
-    Peers,
     Phase,
     PostFailure,
     PostNotice,
@@ -46,9 +47,9 @@ from node.keeper_client import KeeperError
 from node.link import Outgoing, ServiceLink
 from node.local_ranks import LocalRanks
 from node.log_shipping import LogShipping
+from node.membership import Membership
 from node.monitors import RankReading
 from node.rank_group import Launch
-from node.ranks import StoreAddress
 from node.reports import (
     attempt_document,
     end_document,
@@ -100,7 +101,9 @@ class Agent:
         self._crew = crew
         self._own = own or Member(launch.node, launch.ranks, launch.host)
         self._gathering = Gathering(crew, self._own, launch.bounds)
+        self._membership = Membership(self._local, crew, launch.bounds)
         self._starting: Formation | None = None
+        self._held: CommandArrived | None = None
         self.link: ServiceLink | None = None
         self._seen: tuple[Care, Mapping[int, RankReading]] | None = None
 
@@ -143,8 +146,14 @@ class Agent:
 
     def _handle(self, event: Event) -> int | None:
         before = self._state.care
-        if self._crew is None and before.phase is Phase.RUNNING and isinstance(event, Exited | Raised | Peers):
-            before = replace(before, elastic=self._local.group.marks().elastic)
+        if before.phase in (Phase.RUNNING, Phase.FAILED) and before.running:
+            before = replace(before, elastic=self._membership.marks(before).elastic)
+        if isinstance(event, CommandArrived):
+            settled = self._membership.settle(event, before, self._state.formation, time.monotonic())
+            self._held = event if settled is None else None
+            if settled is None:
+                return None
+            event = settled
         after, actions = step(before, event, time.monotonic())
         lasting = bool(actions) or after.lasting != before.lasting
         self._state = replace(self._state, care=after, after=self.link.after if self.link else self._state.after)
@@ -167,7 +176,7 @@ class Agent:
                 self._kill(number)
             case KillStuck(ranks=stuck, why=why):
                 self._say(f"{why}: it is ended")
-                self._local.group.signal(stuck, signal.SIGKILL)
+                self._signal(stuck, signal.SIGKILL)
             case Reform():
                 self._reform(action)
             case Respawn():
@@ -193,23 +202,29 @@ class Agent:
         before = action.before
         try:
             self._local.reform(action.generation, action.members)
+            if self._state.formation is not None:
+                formation = self._state.formation.shrunk(action.generation, action.members)
+                self._state = replace(self._state, formation=formation)
+                if self._crew is not None:
+                    self._crew.reform(formation, self._own.node, self._local.group.placement.meeting, action.members)
         except (KeeperError, OSError) as problem:
             self._say(f"the ranks cannot go on in their processes: {problem}")
-            self._local.group.signal(action.members, signal.SIGKILL)
+            self._signal(action.members, signal.SIGKILL)
         self._save()
         self._say(f"{self._state.care.why}; ranks {sorted(action.members)} go on in generation {action.generation}")
-        if before.failures:
+        if before.failures and not before.posted:
             self._local.flush(before.exits, before.generation)
             self._post(failure_document(self._launch.job, self._node_of, before, before.failures, *self._told()))
-        self._report_attempt("self")
+        self._report_attempt(self._state.care.cause, action.command)
+
+    def _signal(self, ranks: frozenset[int], number: int) -> frozenset[int]:
+        """Those that nobody can reach come back."""
+        self._local.group.signal(ranks & self._local.ranks, number)
+        return frozenset() if self._crew is None else self._crew.signal(ranks - self._local.ranks, number)
 
     def _kill(self, number: int) -> None:
         care = self._state.care
-        self._local.group.signal(care.running & self._local.ranks, number)
-        if self._crew is None:
-            return
-        out_of_reach = self._crew.signal(care.running - self._local.ranks, number)
-        for rank in sorted(out_of_reach):
+        for rank in sorted(self._signal(care.running, number)):
             # Correctness does not depend on it: the next generation has a store that this one does not know.
             self.put(Exited(RankExit(rank, care.generation, None, number, time.time(), by_us=True)))
 
@@ -269,10 +284,9 @@ class Agent:
         placement = self._local.group.placement
         self._state = replace(self._state, placement=placement)
         if self._crew is not None:
-            address = StoreAddress(placement.store_host, placement.store_port, placement.store_served)
-            self._crew.start(formation, self._own.node, address, action.resume)
+            self._crew.start(formation, self._own.node, placement.meeting, action.resume)
         self._starting = formation
-        self._report_attempt(action.cause)
+        self._report_attempt(action.cause, self._state.care.command)
         return status if status is not None else self._started()
 
     def _started(self) -> int | None:
@@ -282,15 +296,15 @@ class Agent:
         self._starting = None
         if self._crew is not None:
             # Once more, with the processes of the other nodes.
-            self._report_attempt(self._state.care.cause)
+            self._report_attempt(self._state.care.cause, self._state.care.command)
         return self._handle(Spawned(formation.generation))
 
-    def _report_attempt(self, cause: str) -> None:
+    def _report_attempt(self, cause: str, command: Command | None = None) -> None:
         if self.link is None:
             return
-        command = self._state.care.command
         directive = command.args.get("directive_id") if command is not None and cause == "restart" else None
-        others = self._crew.processes() if self._crew is not None else []
+        running = self._state.care.running
+        others = [item for item in self._crew.processes() if item["rank"] in running] if self._crew is not None else []
         told = directive if isinstance(directive, str) else None
         self.link.report_attempt(attempt_document(self._launch.node, self._state, cause, told, others))
 
@@ -332,15 +346,15 @@ class Agent:
             self._save()
         if care.phase is Phase.RUNNING:
             self._judge(readings, now)
-            stuck = self._local.peers(care.running, care.generation, now) if self._crew is None else None
-            if stuck is not None:
-                self.put(Peers(stuck.lost, stuck.why))
             formation, (_, saved) = self._state.formation, reach_of(readings, self._crew)
-            returned = self._gathering.returned(formation, saved, care.barred)
-            if returned:
+            if (peers := self._membership.look(care, formation, now)) is not None:
+                self.put(peers)
+            if returned := self._gathering.returned(formation, saved, care.barred):
                 self.put(Returned(returned))
         elif self._gathering.action is not None:
             self.wake()
+        if self._held is not None:
+            self.put(self._held)
         if care.phase in (Phase.STARTING, Phase.RESTARTING) or (care.phase is Phase.FAILED and care.posted):
             self._tell_gone()
 

@@ -27,7 +27,6 @@ from node.care_states import (
     Heard,
     Interrupted,
     KillRanks,
-    KillStuck,
     NotFormed,
     Noticed,
     Peers,
@@ -35,13 +34,13 @@ from node.care_states import (
     PostFailure,
     PostNotice,
     Raised,
-    Reform,
     Report,
     Respawn,
     Returned,
     Spawned,
     Tick,
 )
+from node.going_on import goes_on, on_peers, reform, survivors
 
 __all__ = ["step"]
 
@@ -66,8 +65,8 @@ def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]
     match event:
         case Exited(exit=item):
             return on_exit(care, item, now)
-        case CommandArrived(command=command, wall_time=wall_time):
-            return on_command(care, command, wall_time, now)
+        case CommandArrived():
+            return on_command(care, event, now)
         case Heard(accepted=accepted, approval=approval):
             return replace(
                 care,
@@ -83,8 +82,8 @@ def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]
             if care.phase is not Phase.RUNNING or kind in care.noticed:
                 return care, ()
             return replace(care, noticed=care.noticed | {kind}), (PostNotice(rank, why, kind, bad_since),)
-        case Peers(lost=lost, why=why):
-            return on_peers(care, lost, why)
+        case Peers():
+            return on_peers(care, event, now)
         case Raised(exit=item):
             return on_raised(care, item, now)
         case Formed(generation=generation, ranks=ranks):
@@ -133,44 +132,6 @@ def judge_exits(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
     if not care.running:
         return all_ended(care, now)
     return care, ()
-
-
-def survivors(care: Care) -> frozenset[int]:
-    return care.running - {item.rank for item in care.raised}
-
-
-def goes_on(care: Care) -> bool:
-    """Whether those that are left can go on as they are: the standing order of a job whose ranks all said that they can."""
-    left = survivors(care)
-    free = care.command is None and not care.interrupted and care.restarts < care.max_restarts
-    return bool(left) and left <= care.elastic and free
-
-
-def reform(care: Care, why: str) -> tuple[Care, tuple[Action, ...]]:
-    """Those that are left form a new group at once: it destroys nothing, and waiting would only cost time."""
-    members = survivors(care)
-    after = replace(
-        care,
-        generation=care.generation + 1,
-        restarts=care.restarts + 1,
-        running=members,
-        exits=(),
-        raised=(),
-        last_exit_at=None,
-        noticed=frozenset(),
-        cause="self",
-        why=why,
-    )
-    return after, (Reform(after.generation, members, care),)
-
-
-def on_peers(care: Care, lost: frozenset[int], why: str) -> tuple[Care, tuple[Action, ...]]:
-    if care.phase is not Phase.RUNNING or not care.elastic:
-        return care, ()
-    if not lost:
-        return reform(care, why) if goes_on(care) else (care, ())
-    # A process that only hangs could wake up and write what is stale.
-    return care, (KillStuck(lost & care.running, why),)
 
 
 def all_ended(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
@@ -251,7 +212,8 @@ def on_spawned(care: Care, generation: int, now: float) -> tuple[Care, tuple[Act
     return care, report + actions
 
 
-def on_command(care: Care, command: Command, wall_time: float, now: float) -> tuple[Care, tuple[Action, ...]]:
+def on_command(care: Care, event: CommandArrived, now: float) -> tuple[Care, tuple[Action, ...]]:
+    command, wall_time = event.command, event.wall_time
     care = replace(care, heard_at=now)
     if command.id in care.done or (care.command is not None and care.command.id == command.id):
         return care, ()
@@ -268,13 +230,17 @@ def on_command(care: Care, command: Command, wall_time: float, now: float) -> tu
         # While nobody has come for the present generation yet, it may as well be the command's.
         if command.generation <= care.generation and not (forming and command.generation == care.generation):
             return answered("refused", f"generation {command.generation} is not above the present one, {care.generation}")
+        if event.in_place and not known_values(command.args.get("resume")) and goes_on(care):
+            told, (report,) = answered("done", f"ranks {sorted(survivors(care))} go on in their processes")
+            after, actions = reform(replace(told, barred=barred_after(care, command)), care.why, command)
+            return after, (*actions, report)
         care, overtaken = overtake(care, command)
         care = replace(
             care,
             phase=Phase.RESTARTING,
             command=command,
-            nodes=(nodes := names_in(command.args.get("nodes"))),
-            barred=(care.barred | set(names_in(command.args.get("isolated")))) - set(nodes),
+            nodes=names_in(command.args.get("nodes")),
+            barred=barred_after(care, command),
             next_generation=command.generation,
             cause="restart",
             resume=resume_after(care.resume, known_values(command.args.get("resume"))),
@@ -303,6 +269,11 @@ def overtake(care: Care, command: Command) -> tuple[Care, tuple[Action, ...]]:
         return care, ()
     report = Report(care.command.id, "failed", f"not all of its nodes came before command {command.id} did")
     return replace(care, command=None, done={**care.done, care.command.id: "failed"}), (report,)
+
+
+def barred_after(care: Care, command: Command) -> frozenset[str]:
+    isolated = names_in(command.args.get("isolated"))
+    return (care.barred | set(isolated)) - set(names_in(command.args.get("nodes")))
 
 
 def names_in(value: object) -> tuple[str, ...]:

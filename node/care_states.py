@@ -133,8 +133,11 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class CommandArrived:
+    """`in_place`: the nodes that it names are those whose ranks wait, in their processes, for a new group."""
+
     command: Command
     wall_time: float
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +171,15 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Ranks left their group though nobody has died. `lost`: those that are to blame and still run; empty where nobody is."""
+    """Ranks left their group though nobody has died. `lost`: those that are to blame and still run; empty where nobody is.
+
+    `gone`: of ranks that nobody can reach, as their end; `alone`: whether the others may go on without being told to.
+    """
 
     lost: frozenset[int]
     why: str
+    gone: tuple[RankExit, ...] = ()
+    alone: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +254,15 @@ class KillStuck:
 
 @dataclass(frozen=True, slots=True)
 class Reform:
-    """Open a store for `generation` and let `members` go on in it, in their processes. `before`: the care that lost a rank."""
+    """Open a store for `generation` and let `members` go on in it, in their processes. `before`: the care that lost a rank.
+
+    `command`: the one that told them to, None where nobody had to.
+    """
 
     generation: int
     members: frozenset[int]
     before: Care
+    command: Command | None = None
 
 
 @dataclass(frozen=True, slots=True)

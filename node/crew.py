@@ -5,12 +5,13 @@ What comes from them goes into the leader's queue of events, as if their ranks w
     follower -> leader
     {"op": "ask", "job"}                                       is the leader here? it is welcomed, and no more
     {"op": "join", "job", "node", "ranks", "order", "port", "generation", "running": [rank], "exits": [exit]}
-    {"op": "beat", "generation", "step", "checkpointed"}      {"op": "exited" | "raised", "exit"}
+    {"op": "beat", "generation", "step", "checkpointed", "elastic", "waiting", "stopped"}      {"op": "exited" | "raised", "exit"}
     {"op": "started", "generation", "processes": [[rank, pid]]}      {"op": "start_failed", "generation", "why"}
     {"op": "noticed", "generation", "kind", "rank", "why"}      {"op": "interrupted", "number"}
     leader -> follower
     {"op": "welcome", "generation"}                            ranks of an older generation are to be ended
     {"op": "start", "formation", "store", "resume"}            {"op": "signal", "generation", "ranks", "number"}
+    {"op": "reform", "formation", "store", "ranks"}            these go on in their processes, on this node and others
     {"op": "end", "status", "why"}                             {"op": "refused", "why"}
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,17 +28,9 @@ from node.care_states import Event, Exited, Interrupted, Noticed, Raised
 from node.channel import Connection, Listener
 from node.formation import Formation, Member
 from node.ranks import StoreAddress
+from node.reforming import Marks, marks_of
 
-__all__ = ["Crew", "Gone", "formation_document", "formation_of"]
-
-
-def formation_document(formation: Formation) -> dict[str, Any]:
-    return asdict(formation)
-
-
-def formation_of(document: Mapping[str, Any]) -> Formation:
-    """Raises KeyError, TypeError where it is none."""
-    return Formation(int(document["generation"]), tuple(Member(**member) for member in document["members"]))
+__all__ = ["Crew", "Gone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +53,7 @@ class Follower:
     generation: int = -1
     step: int | None = None
     checkpointed: int | None = None
+    marks: Marks = field(default_factory=Marks)
     processes: dict[int, int] = field(default_factory=dict)
     started: int = -1
 
@@ -127,20 +121,34 @@ class Crew:
             members = [item for node, item in self._followers.items() if node in nodes and item.generation == self._generation]
             return [item.step for item in members if item.step is not None], [item.checkpointed for item in members]
 
+    def marks(self) -> Marks:
+        """What the ranks of the other nodes have told of themselves, as far as their agents answer."""
+        with self._lock:
+            found = Marks()
+            for item in self._followers.values():
+                if item.connection is not None and item.generation == self._generation:
+                    found |= item.marks
+            return found
+
     def start(self, formation: Formation, own: str, store: StoreAddress, resume: Mapping[str, Any]) -> None:
         """Tell the other members of `formation` to start their ranks; one that is gone meanwhile counts as failed."""
-        message = {
-            "op": "start",
-            "formation": formation_document(formation),
-            "store": {"host": store.host, "port": store.port, "served": store.served},
-            "resume": dict(resume),
-        }
+        self._tell(formation, own, {"op": "start", "resume": dict(resume), "store": asdict(store)})
+
+    def reform(self, formation: Formation, own: str, store: StoreAddress, ranks: Collection[int]) -> None:
+        """Tell the other members of `formation` that these ranks go on in their processes; one that is gone counts as failed."""
+        with self._lock:
+            for node in formation.nodes:
+                if node != own:
+                    self._followers[node].started = formation.generation
+        self._tell(formation, own, {"op": "reform", "ranks": sorted(ranks), "store": asdict(store)})
+
+    def _tell(self, formation: Formation, own: str, message: Mapping[str, Any]) -> None:
         with self._lock:
             self._formation, self._generation = formation, formation.generation
             told = {node: self._followers[node] for node in formation.nodes if node != own}
         for node, follower in told.items():
-            if follower.connection is None or not follower.connection.send(message):
-                self._fail_ranks(node, f"node {node} was lost before its ranks were started")
+            if follower.connection is None or not follower.connection.send({**message, "formation": asdict(formation)}):
+                self._fail_ranks(node, f"node {node} was lost before its ranks were told of generation {formation.generation}")
 
     def all_started(self, formation: Formation, own: str) -> bool:
         with self._lock:
@@ -222,6 +230,7 @@ class Crew:
             follower = Follower(member, connection, time.time(), generation=generation)
             if before is not None:
                 follower.started, follower.processes = before.started, before.processes
+            follower.marks = marks_of(message)
             self._followers[node] = follower
             present, formation = self._generation, self._formation
             ended = self._ended
@@ -249,6 +258,7 @@ class Crew:
             case "beat":
                 follower.generation = int(message["generation"])
                 follower.step, follower.checkpointed = message.get("step"), message.get("checkpointed")
+                follower.marks = marks_of(message)
             case "exited":
                 self._put(Exited(exit_of(message["exit"])))
             case "raised":

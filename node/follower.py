@@ -16,17 +16,18 @@ from typing import Any
 from detectors.supervisor import RankExit, first_failure
 from node.agent import TICK_SECONDS, TOLD
 from node.care_states import Care, Command, CommandArrived, Event, Exited, Interrupted, Phase, Raised
-from node.crew import Gone, formation_of
-from node.formation import Formation
+from node.crew import Gone
+from node.formation import Formation, formation_of
 from node.job_state import JobFolder, JobState
 from node.keeper_client import KeeperError
-from node.leader_line import LeaderLine, Lost, Said
+from node.leader_line import LeaderLine, Lost, Said, beat_message, join_message
 from node.link import ServiceLink
 from node.local_ranks import LocalRanks
 from node.log_shipping import LogShipping
 from node.monitors import RankReading
 from node.rank_group import Launch
 from node.ranks import StoreAddress
+from node.reforming import Marks
 from node.reports import failure_document, heartbeat_document
 
 __all__ = ["FollowingAgent", "Promotion"]
@@ -80,6 +81,7 @@ class FollowingAgent:
         self._failed_at: float | None = None
         self._posted = -1
         self._interrupted_at: float | None = None
+        self._marks = Marks()
         self.link: ServiceLink | None = None
         self._seen: tuple[Care, Mapping[int, RankReading]] | None = None
 
@@ -146,6 +148,8 @@ class FollowingAgent:
                     self._local.group.signal(care.running, 9)
             case "start":
                 self._start(message)
+            case "reform":
+                self._reform(message)
             case "signal":
                 if int(message["generation"]) == care.generation:
                     self._local.group.signal(care.running & set(message["ranks"]), int(message["number"]))
@@ -170,8 +174,7 @@ class FollowingAgent:
         self._save()
         try:
             self._local.group.kill_all()
-            address = StoreAddress(str(store["host"]), int(store["port"]), bool(store["served"]))
-            self._local.start(generation, dict(message["resume"]), place, address)
+            self._local.start(generation, dict(message["resume"]), place, StoreAddress(**store))
         except KeeperError as problem:
             self._line.send({"op": "start_failed", "generation": generation, "why": str(problem)})
             self._state = replace(self._state, care=replace(care, running=frozenset()))
@@ -180,9 +183,32 @@ class FollowingAgent:
         self._save()
         processes = [[rank, process.pid] for rank, process in self._local.group.processes.items()]
         self._line.send({"op": "started", "generation": generation, "processes": processes})
-        if self._command is not None and self._command.command.kind == "restart_ranks":
-            if self._command.command.generation <= generation:
-                self._answer(self._command.command, "done", f"{place.ranks} ranks started under generation {generation}")
+        self._carried_out(f"{place.ranks} ranks started")
+
+    def _reform(self, message: Mapping[str, Any]) -> None:
+        """Ranks of this node go on in their processes, with those of other nodes that are left."""
+        formation, ranks = formation_of(message["formation"]), frozenset(message["ranks"])
+        care = self._state.care
+        care = replace(
+            care, phase=Phase.RUNNING, generation=formation.generation, running=care.running & ranks, exits=(), raised=()
+        )
+        try:
+            self._local.reform(formation.generation, ranks, StoreAddress(**message["store"]))
+        except (KeeperError, OSError) as problem:
+            self._say(f"the ranks cannot go on in their processes: {problem}")
+            self._local.group.signal(care.running, 9)
+        self._state = replace(self._state, care=care, formation=formation)
+        self._failed_at = None
+        self._save()
+        self._line.send(self._beat())
+        self._say(f"ranks {sorted(care.running)} of this node go on in generation {formation.generation}")
+        self._carried_out(f"{len(care.running)} ranks go on in their processes")
+
+    def _carried_out(self, what: str) -> None:
+        command, generation = self._command, self._state.care.generation
+        if command is not None and command.command.kind == "restart_ranks":
+            if command.command.generation <= generation:
+                self._answer(command.command, "done", f"{what} under generation {generation}")
             self._command = None
 
     def _ended(self, item: RankExit) -> None:
@@ -250,16 +276,21 @@ class FollowingAgent:
         if event is None or self._line.up or not nodes or nodes[0] != self._launch.node:
             return None
         self._say("this node leads from now on: the service goes on without the one that did")
-        return Promotion(self._promoted(), event)
+        return Promotion(self._promoted(event), event)
 
-    def _promoted(self) -> JobState:
-        """The job as its new leader knows it: our ranks, and those of the others as fenced off."""
+    def _promoted(self, event: CommandArrived) -> JobState:
+        """The job as its new leader knows it: ranks of the nodes that go on, and those of the others as fenced off."""
         care, now = self._state.care, time.monotonic()
-        others = frozenset(range(care.ranks)) - self._local.ranks
+        formation, nodes = self._state.formation, event.command.args.get("nodes") or ()
+        named = frozenset(rank for node in nodes for rank in (formation.ranks_of(node) if formation is not None else ()))
+        # What became of the ranks of the other nodes that go on, their agents tell when they come.
+        running = care.running | (named - self._local.ranks)
+        others = frozenset(range(care.ranks)) - self._local.ranks - running
         fenced = tuple(RankExit(rank, care.generation, None, None, time.time(), by_us=True) for rank in sorted(others))
         care = replace(
             care,
             phase=Phase.FAILED,
+            running=running,
             exits=(*care.exits, *fenced),
             failed_at=now,
             last_exit_at=now,
@@ -279,34 +310,15 @@ class FollowingAgent:
             self.link.report_result(command.id, {"status": status, "generation": care.generation, "detail": detail})
 
     def _join(self) -> Mapping[str, Any]:
-        care = self._state.care
-        return {
-            "op": "join",
-            "job": self._launch.job,
-            "node": self._launch.node,
-            "ranks": self._launch.ranks,
-            "order": self._launch.order,
-            "port": self._port,
-            "generation": care.generation if care.formed else -1,
-            "running": sorted(care.running),
-            "exits": [asdict(item) for item in care.exits],
-        }
+        return join_message(self._launch, self._state.care, self._port, self._marks)
 
     def _beat(self) -> Mapping[str, Any]:
         readings = (self._seen[1] if self._seen is not None else {}).values()
-        steps = [reading.step for reading in readings if reading.step is not None]
-        saved = [reading.progress.checkpointed for reading in readings if reading.progress is not None]
-        saved = saved if len(saved) == len(readings) and all(step >= 0 for step in saved) else []
-        return {
-            "op": "beat",
-            "generation": self._state.care.generation,
-            "step": max(steps, default=None),
-            "checkpointed": min(saved, default=None),
-        }
+        return beat_message(self._state.care.generation, readings, self._marks)
 
     def _lose(self, why: str) -> None:
         formation = self._state.formation
-        leader = formation.members[0].node if formation is not None else "the leader"
+        leader = formation.leader.node if formation is not None else "the leader"
         self._line.gone = Gone(leader, time.time(), why)
         self._say(f"node {leader} does not answer: {why}; the ranks here are left alone")
 
@@ -320,6 +332,7 @@ class FollowingAgent:
         self._state = replace(self._state, after=self.link.after if self.link else self._state.after)
         if care.running:
             self._local.group.look(care.running, now)
+            self._look_at_marks()
             if self._local.group.placement.helpers != self._state.placement.helpers:
                 self._save()
             for judgement in self._local.judge(readings, care.running, care.generation, now):
@@ -339,6 +352,13 @@ class FollowingAgent:
             self._say(f"given up: no leader answered for {LEADERLESS_SECONDS:.0f} s")
             return 1
         return None
+
+    def _look_at_marks(self) -> None:
+        marks = self._local.marks(self._state.care.running)
+        if marks != self._marks:
+            self._marks = marks
+            # Whoever waits is not to wait for the next beat as well.
+            self._line.send(self._beat())
 
     def _report_alone(self, now: float) -> None:
         """A failure that the leader will not report: it is gone."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-__all__ = ["Formation", "Member", "NodeBounds", "Place", "choose_members", "parse_bounds"]
+__all__ = ["Formation", "Member", "NodeBounds", "Place", "choose_members", "formation_of", "parse_bounds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +33,35 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Formation:
-    """The members of one generation in rank order. The first one leads: the store runs there."""
+    """The members of one generation in rank order. The first one leads: the store runs there.
+
+    `lost`: members that carry nothing any more since the others went on in their processes, under the ranks that they had.
+    """
 
     generation: int
     members: tuple[Member, ...]
+    lost: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(member.node for member in self.members)
+        return tuple(member.node for member in self.members if member.node not in self.lost)
+
+    @property
+    def leader(self) -> Member:
+        return next(member for member in self.members if member.node not in self.lost)
+
+    def shrunk(self, generation: int, ranks: Collection[int]) -> Formation:
+        """The one in which these ranks go on."""
+        kept = {self.node_of(rank) for rank in ranks}
+        lost = tuple(member.node for member in self.members if member.node not in kept)
+        return replace(self, generation=generation, lost=lost)
 
     @property
     def world(self) -> int:
         return sum(member.ranks for member in self.members)
 
     def place(self, node: str) -> Place:
-        """Raises KeyError where `node` is no member."""
+        """Lost or not. Raises KeyError where `node` is no member."""
         first = 0
         for group, member in enumerate(self.members):
             if member.node == node:
@@ -55,18 +70,25 @@ class Formation:
         raise KeyError(node)
 
     def ranks_of(self, node: str) -> range:
-        """Empty where `node` is no member."""
+        """Empty where `node` is no member, or lost."""
         if node not in self.nodes:
             return range(0)
         place = self.place(node)
         return range(place.first, place.first + place.ranks)
 
     def node_of(self, rank: int) -> str:
-        """Raises KeyError where there is no such rank."""
+        """Where it runs or ran. Raises KeyError where there is no such rank."""
         for member in self.members:
-            if rank in self.ranks_of(member.node):
+            place = self.place(member.node)
+            if place.first <= rank < place.first + place.ranks:
                 return member.node
         raise KeyError(rank)
+
+
+def formation_of(document: Mapping[str, Any]) -> Formation:
+    """One that was written with `dataclasses.asdict`. Raises KeyError, TypeError where it is none."""
+    members = tuple(Member(**member) for member in document["members"])
+    return Formation(int(document["generation"]), members, tuple(document.get("lost", ())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +97,10 @@ class NodeBounds:
 
     least: int = 1
     most: int = 1
+
+    def allow(self, left: int, before: int) -> bool:
+        """Whether `left` nodes of `before` may go on by themselves: never two halves of a job at once."""
+        return left >= self.least and 2 * left > before
 
 
 def parse_bounds(text: str) -> NodeBounds:
@@ -112,9 +138,7 @@ def choose_members(
     complete = len(chosen) == bounds.most if expected is None else all(node in present for node in expected)
     if complete:
         return tuple(chosen)
-    if not waited or len(chosen) < bounds.least or leader not in {member.node for member in chosen}:
-        return None
-    if previous and 2 * len(chosen) <= len(previous):
+    if not waited or leader not in {member.node for member in chosen} or not bounds.allow(len(chosen), len(previous)):
         return None
     return tuple(chosen)
 

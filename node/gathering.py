@@ -74,7 +74,7 @@ class Gathering:
 
         `saved`: the step of the newest one.
         """
-        if self._crew is None or formation is None or len(formation.members) >= self._bounds.most:
+        if self._crew is None or formation is None or len(formation.nodes) >= self._bounds.most:
             return ()
         now, waiting = time.monotonic(), self._crew.waiting()
         candidates = [node for node in waiting if node not in barred]

@@ -136,7 +136,7 @@ class JobOnNode:
         host, port = self._request.rendezvous
         if state.formation is None:
             return self._listen(host, port) if self._leads_at_rendezvous(state) else None
-        leader = state.formation.members[0]
+        leader = state.formation.leader
         if leader.node != self._request.node or not state.leads:
             return None
         listener = self._listen(leader.host, leader.port)

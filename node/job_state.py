@@ -14,7 +14,8 @@ from typing import Any
 from detectors.processes import ProcessId
 from detectors.supervisor import RankExit
 from node.care_states import Care, Command, Phase
-from node.formation import Formation, Member
+from node.formation import Formation, formation_of
+from node.ranks import StoreAddress
 
 __all__ = ["JobBusyError", "JobFolder", "JobState", "Placement", "RankProcess", "write_atomically"]
 
@@ -51,6 +52,11 @@ class Placement:
     store_host: str = ""
     store_port: int = 0
     store_served: bool = False
+
+    @property
+    def meeting(self) -> StoreAddress:
+        """Where the ranks of the present generation meet."""
+        return StoreAddress(self.store_host, self.store_port, self.store_served)
 
     @property
     def helpers(self) -> tuple[ProcessId | None, ...]:
@@ -185,16 +191,10 @@ def decode_state(document: Mapping[str, Any]) -> JobState:
         placement=decode_placement(document["placement"]),
         after=document["after"],
         exit_status=document["exit_status"],
-        formation=decode_formation(document["formation"]),
+        formation=None if document["formation"] is None else formation_of(document["formation"]),
         leads=document["leads"],
         incarnation=document.get("incarnation", ""),
     )
-
-
-def decode_formation(document: Mapping[str, Any] | None) -> Formation | None:
-    if document is None:
-        return None
-    return Formation(document["generation"], tuple(Member(**member) for member in document["members"]))
 
 
 def decode_placement(document: Mapping[str, Any]) -> Placement:

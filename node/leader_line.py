@@ -6,12 +6,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
+from node.care_states import Care
 from node.channel import Connection, dial
 from node.crew import Gone
+from node.monitors import RankReading
+from node.rank_group import Launch
+from node.reforming import Marks, marks_document
 
-__all__ = ["LeaderLine", "Lost", "Said", "find_leader"]
+__all__ = ["LeaderLine", "Lost", "Said", "beat_message", "find_leader", "join_message"]
 
 DIAL_EVERY_SECONDS = 0.5
 WELCOME_SECONDS = 2.0
@@ -126,3 +131,34 @@ def find_leader(addresses: Iterable[tuple[str, int]], join: Mapping[str, Any]) -
         if found:
             return True
     return False
+
+
+def join_message(launch: Launch, care: Care, port: int, marks: Marks) -> dict[str, Any]:
+    """What introduces a follower, and tells what became of its ranks meanwhile. `port`: where it listens itself."""
+    return {
+        "op": "join",
+        "job": launch.job,
+        "node": launch.node,
+        "ranks": launch.ranks,
+        "order": launch.order,
+        "port": port,
+        "generation": care.generation if care.formed else -1,
+        "running": sorted(care.running),
+        "exits": [asdict(item) for item in care.exits],
+        **marks_document(marks),
+    }
+
+
+def beat_message(generation: int, readings: Iterable[RankReading], marks: Marks) -> dict[str, Any]:
+    """The last step, the newest checkpoint that every rank here has finished, and the ranks' marks."""
+    items = list(readings)
+    steps = [reading.step for reading in items if reading.step is not None]
+    saved = [reading.progress.checkpointed for reading in items if reading.progress is not None]
+    saved = saved if len(saved) == len(items) and all(step >= 0 for step in saved) else []
+    return {
+        "op": "beat",
+        "generation": generation,
+        "step": max(steps, default=None),
+        "checkpointed": min(saved, default=None),
+        **marks_document(marks),
+    }

@@ -17,7 +17,7 @@ from node.log_shipping import LogShipping, notice_log
 from node.monitors import RankReading
 from node.rank_group import Launch, RankGroup
 from node.ranks import StoreAddress
-from node.reforming import Stuck, judge_stuck, stopped_ranks
+from node.reforming import Marks
 from node.watch import Watch
 
 __all__ = ["LocalRanks"]
@@ -46,7 +46,6 @@ class LocalRanks:
         self._say = say
         self._watch = Watch({})
         self._shipped_at = 0.0
-        self._waiting_since: float | None = None
         self._inquiry = Inquiry.here()
         self._held: list[Judgement] = []
         self._dumps_told: set[str] = set()
@@ -64,20 +63,14 @@ class LocalRanks:
         self.group.start(generation, resume, place, store)
         self.attend()
 
-    def reform(self, generation: int, members: Collection[int]) -> None:
+    def reform(self, generation: int, members: Collection[int], store: StoreAddress | None = None) -> None:
         """Raises KeeperError, OSError; the ranks then wait on."""
-        self.group.reform(generation, members)
+        self.group.reform(generation, members, store)
         self.attend()
 
-    def peers(self, running: Collection[int], generation: int, now: float) -> Stuck | None:
-        """Ranks that have left their group though nobody has died, and because of whom."""
-        waiting = self.group.marks().waiting_above(generation) & frozenset(running)
-        if not waiting:
-            self._waiting_since = None
-            return None
-        self._waiting_since = now if self._waiting_since is None else self._waiting_since
-        stopped = stopped_ranks({rank: item for rank, item in self.group.processes.items() if rank in running})
-        return judge_stuck(running, waiting, stopped, now - self._waiting_since)
+    def marks(self, running: Collection[int]) -> Marks:
+        """What those of `running` that are here have told of themselves."""
+        return self.group.marks(running)
 
     def attend(self) -> None:
         """Watch the ranks that the group has now, as if they had just begun."""

@@ -132,16 +132,19 @@ class RankGroup:
         self._monitors = MonitorReader({rank: item.monitor for rank, item in files.items()})
         watch_ranks(self._folder.path, self.processes.values())
 
-    def marks(self) -> Marks:
-        """Which of our ranks can go on in their process, and which wait to."""
-        return read_marks(self._formation, self.processes)
+    def marks(self, running: Collection[int]) -> Marks:
+        """Which of our ranks that run can go on in their process, and which wait to."""
+        return read_marks(self._formation, {rank: item for rank, item in self.processes.items() if rank in running})
 
-    def reform(self, generation: int, members: Collection[int]) -> None:
-        """Let `members` go on in their processes under `generation`; others are ended. Raises KeeperError, OSError."""
+    def reform(self, generation: int, members: Collection[int], store: StoreAddress | None = None) -> None:
+        """Let `members` go on in their processes under `generation`, meeting at `store` or at one of ours; our others are ended.
+
+        Raises KeeperError, OSError.
+        """
         self.connect_keeper()
         keeper = self._keeper
         assert keeper is not None
-        store = self._open_store(keeper, generation, dict(os.environ))
+        store = store or self._open_store(keeper, generation, dict(os.environ))
         if not store.served:
             raise KeeperError("there is no store to meet at")
         staying = [item for item in self.placement.processes if item.rank in members]
@@ -154,6 +157,7 @@ class RankGroup:
             processes=tuple(replace(item, generation=generation, log=str(logs[item.rank])) for item in staying),
             store_host=store.host,
             store_port=store.port,
+            store_served=store.served,
         )
         write_formation(self._formation, generation, members, (store.host, store.port), logs)
         watch_ranks(self._folder.path, self.processes.values())

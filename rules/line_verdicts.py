@@ -46,13 +46,13 @@ class VerdictFinder:
     def __init__(self, matcher: Matcher, shapes: ShapePatterns) -> None:
         self._patterns = matcher.patterns
         self._shapes = shapes
-        self._hints: Hints = {}
         rules = matcher.rules
         # By pattern: its routine rule, or KEPT for one of a signal rule.
         self._routine = [rule if rules[rule].role is RuleRole.ROUTINE else KEPT for rule, _, _ in matcher.references]
         self._settled: dict[bytes, int] = {}
         # By shape: where the digits stand on which it hangs, and what it is for which of them.
         self._guarded: dict[bytes, dict[tuple[Span, ...], dict[tuple[bytes, ...], int]]] = {}
+        self._hints: Hints = {}
         self._seen: set[int] = set()
         self.remembered_bytes = 0
 

@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 __all__ = ["Stage", "StoryError", "free_port", "open_stage"]
 
 T = TypeVar("T")
+# A first start compiles the rules.
+START_SECONDS = 180.0
 
 
 class StoryError(Exception):
@@ -72,7 +74,7 @@ class Stage:
     def serve(self) -> subprocess.Popen[bytes]:
         """Start the service and wait until it is ready."""
         process = self.start("service", "serve", "--port", str(self.port))
-        self.wait_for("the service to be ready", lambda: self.get("/readyz") is not None, 60)
+        self.wait_for("the service to be ready", lambda: self.get("/readyz") is not None, START_SECONDS)
         return process
 
     def get(self, path: str) -> Any:

@@ -46,7 +46,7 @@ class Door:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def heard(self) -> tuple[str, bytes, str | None]:
         """What was posted, once; the hook does not wait until it is."""
@@ -114,7 +114,7 @@ def test_no_hook_fails_while_pitstop_is_away(name: str, tmp_path: Path) -> None:
 
 def test_slurm_waits_for_no_answer_that_decides_nothing(door: Door, tmp_path: Path) -> None:
     door.answer = None
-    assert run("epilog", tmp_path, door.port, more="PITSTOP_SECONDS=60").returncode == 0
+    assert run("epilog", tmp_path, door.port, more="PITSTOP_APART_SECONDS=60").returncode == 0
     door.heard()
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +20,7 @@ from recovery.localization.judgement import judge
 from recovery.localization.probes import Localization, Outcome, Pool, Probe, ProbeResult
 from recovery.localization.rounds import Effort, next_probes
 from recovery.localization.standing import Ledger
+from tests.node.namespaces import Namespaces, sh
 
 # As service/localizations.py has it: the limit of a world follows from what a probe alone takes on this machine now.
 ALONE_SECONDS, PAYLOAD = 5.0, 2 << 20
@@ -49,54 +48,18 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
 """
 
 
-def why_not() -> str | None:
-    """Why there can be no namespaces here; None where there can."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    missing = [program for program in ("ip", "nft", "tc", "cc") if shutil.which(program) is None]
-    if missing:
-        return f"{missing[0]} is not installed"
-    made = subprocess.run(["ip", "netns", "add", "pitstop-try"], capture_output=True, text=True)
-    subprocess.run(["ip", "netns", "del", "pitstop-try"], capture_output=True)
-    return None if made.returncode == 0 else f"no network namespace can be made: {made.stderr.strip()}"
-
-
-def sh(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True)
-
-
-class Fabric:
+class Fabric(Namespaces):
     """Nodes n0..n7; `workers` as their agents would hold them. `liar`: the node whose data is wrong, from its start on."""
 
     def __init__(self, folder: Path, count: int = 8) -> None:
+        super().__init__(f"ps{os.getpid() % 100000}", "10.87.0", tuple(f"n{index}" for index in range(count)))
         self.folder = folder
-        self.nodes = tuple(f"n{index}" for index in range(count))
-        self.tag = f"ps{os.getpid() % 100000}"
         self.workers: dict[str, ProbeWorker] = {}
         self.ports: dict[str, tuple[str, int]] = {}
         self.world_seconds = WORLD_SHORTEST
 
-    def namespace(self, node: str) -> str:
-        return f"{self.tag}{node}"
-
-    def address(self, node: str) -> str:
-        return f"10.87.0.{self.nodes.index(node) + 1}"
-
-    def inside(self, node: str, *words: str) -> None:
-        sh("ip", "netns", "exec", self.namespace(node), *words)
-
     def up(self) -> None:
-        sh("ip", "netns", "add", f"{self.tag}sw")
-        sh("ip", "-n", f"{self.tag}sw", "link", "add", "sw", "type", "bridge")
-        sh("ip", "-n", f"{self.tag}sw", "link", "set", "sw", "up")
-        for node in self.nodes:
-            name = self.namespace(node)
-            sh("ip", "netns", "add", name)
-            sh("ip", "-n", name, "link", "set", "lo", "up")
-            sh("ip", "-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", node, "netns", f"{self.tag}sw")
-            sh("ip", "-n", f"{self.tag}sw", "link", "set", node, "master", "sw", "up")
-            sh("ip", "-n", name, "addr", "add", f"{self.address(node)}/24", "dev", "eth0")
-            sh("ip", "-n", name, "link", "set", "eth0", "up")
+        self.lay()
         for node in self.nodes:
             self.start(node)
         for node in self.nodes:
@@ -121,19 +84,7 @@ class Fabric:
     def down(self) -> None:
         for worker in self.workers.values():
             worker.close()
-        for node in (*self.nodes, "sw"):
-            subprocess.run(["ip", "netns", "del", self.namespace(node)], capture_output=True)
-
-    def heal(self, node: str) -> None:
-        subprocess.run(["ip", "netns", "exec", self.namespace(node), "nft", "flush", "ruleset"], capture_output=True)
-        subprocess.run(["tc", "-n", self.namespace(node), "qdisc", "del", "dev", "eth0", "root"], capture_output=True)
-        sh("ip", "-n", self.namespace(node), "link", "set", "eth0", "up")
-
-    def drop(self, node: str, rule: str) -> None:
-        """Drop packets that come in at `node`."""
-        self.inside(node, "nft", "add", "table", "ip", "t")
-        self.inside(node, "nft", "add chain ip t in { type filter hook input priority 0 ; }")
-        self.inside(node, "nft", f"add rule ip t in {rule} drop")
+        self.clear()
 
     def ranks(self, node: str) -> list[int]:
         """The processes that the node's worker forked for its present probe."""

@@ -137,6 +137,7 @@ class Runs:
         job: str = "job",
         node: str = "n1",
         flags: Sequence[str] = (),
+        inside: Sequence[str] = (),
         **options: Any,
     ) -> subprocess.Popen[str]:
         extra = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -149,7 +150,7 @@ class Runs:
         }
         entry = [sys.executable, str(ROOT / "pitstop_entry.py"), "run", "--job", job, "--ranks", str(ranks), "--node", node]
         process = subprocess.Popen(
-            [*entry, *extra, *flags, "--", self.python, str(script), *arguments],
+            [*inside, *entry, *extra, *flags, "--", self.python, str(script), *arguments],
             env=environment | self.environment,
             cwd=self.folder,
             stdout=subprocess.PIPE,

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from node.ranks import monitor_folder
+from node.reforming import FORMATION
 from tests.node.peer import ROOT, Peer, Runs, wait_for
+from tests.node.several_nodes import Nodes
 from tests.sdk.elastic.ranks import ledger
 
 pytestmark = pytest.mark.timeout(300)
@@ -22,7 +25,8 @@ TRAIN = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.sdk.elastic.ranks import train
-train(sys.argv[1] + os.environ["RANK"], {STEPS}, 3, None, {{"pause": 0.01, "progress": sys.argv[2]}})
+pause = float(sys.argv[3]) if sys.argv[3:] else 0.01
+train(sys.argv[1] + os.environ["RANK"], {STEPS}, 3, None, {{"pause": pause, "progress": sys.argv[2]}})
 """
 
 
@@ -43,6 +47,55 @@ def beats(peer: Peer, generation: int = 0) -> int:
         item["step"] or 0 for beat in peer.posted("/heartbeat") if beat["generation"] == generation for item in beat["ranks"]
     ]
     return max(steps, default=0)
+
+
+@pytest.fixture
+def nodes(runs: Runs, peer: Peer, script: Path, tmp_path: Path) -> Nodes:
+    made = Nodes(runs, peer, script, tmp_path / "result")
+    runs.environment["OMP_NUM_THREADS"] = "1"
+    return made
+
+
+@pytest.mark.acceptance
+def test_lost_nodes_cost_the_ranks_of_the_others_neither_their_process_nor_a_step(
+    nodes: Nodes, peer: Peer, tmp_path: Path
+) -> None:
+    for node in ("n1", "n2", "n3"):
+        nodes.start(node, str(tmp_path / "progress"), "0.02", nnodes="1:3", ranks=1)
+    wait_for(lambda: beats(peer) >= 5, 100, "step 5")
+    before = {node: nodes.pids(node) for node in ("n1", "n2")}
+    # Two of three may go on by themselves.
+    nodes.kill("n3")
+    wait_for(lambda: nodes.running("n1", 1) and nodes.running("n2", 1), 30, "generation 1")
+    assert {node: nodes.pids(node) for node in before} == before
+    # That n3 is out of reach may have been told before.
+    (failed,) = wait_for(lambda: lost_ranks(peer), what="the report of rank 2")
+    assert (failed["rank"], failed["node"]) == (2, "n3") and "neither does their agent" in failed["error"]
+    (attempt,) = wait_for(lambda: [item for item in peer.posted("/attempts") if item["generation"] == 1])
+    assert attempt["cause"] == "self" and [item["rank"] for item in attempt["ranks"]] == [0, 1]
+    # One of two may not; and it was the one that led. The service says who goes on: under a new leader, with a store beside it.
+    nodes.kill("n1")
+    wait_for(lambda: waits(nodes, "n2"), 30, "the rank that is left")
+    nodes.command(1, "n2", 2, ["n2"], exclude=["n1"])
+    wait_for(lambda: nodes.running("n2", 2), 30, "generation 2")
+    assert nodes.pids("n2") == before["n2"]
+    _, said = nodes.agents["n2"].communicate(timeout=100)
+    assert nodes.agents["n2"].returncode == 0, said
+    assert "leads from now on" in said and peer.posted("commands/1/result")[-1]["status"] == "done"
+    found = json.loads((tmp_path / "result1").read_text())
+    assert found["first"] == found["last"] == ledger(STEPS, 3) and found["reformed"] == 2
+    assert nodes.runs.processes() == []
+
+
+def lost_ranks(peer: Peer) -> list[dict[str, Any]]:
+    return [item for document in peer.posted("/failures") for item in document["failed"] if item["rank"] is not None]
+
+
+def waits(nodes: Nodes, node: str) -> bool:
+    """Whether a rank of this node has left its group and waits to be told."""
+    folder = monitor_folder(nodes.runs.data(node) / "run" / "job")
+    marks = [json.loads(path.read_text()) for path in folder.glob(f"{FORMATION}.[0-9]")]
+    return any(mark["waits_above"] is not None for mark in marks)
 
 
 @pytest.mark.parametrize(

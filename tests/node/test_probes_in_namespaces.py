@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.node.fabric import Fabric, why_not
+from tests.node.fabric import Fabric
 from tests.node.fabric_faults import FAULTS, nobody, strike
+from tests.node.namespaces import why_not
 
 SCALE = float(os.environ.get("SCALE", "0.1"))
 # 20 at full size; once each where the size is a tenth.

@@ -8,7 +8,20 @@ from pathlib import Path
 from detectors.processes import ProcessId
 from detectors.supervisor import RankExit
 from node.care import step
-from node.care_states import Care, Exited, Interrupted, KillStuck, Peers, Phase, PostFailure, Reform, Tick
+from node.care_states import (
+    Care,
+    Command,
+    CommandArrived,
+    Exited,
+    Interrupted,
+    KillStuck,
+    Peers,
+    Phase,
+    PostFailure,
+    Reform,
+    Report,
+    Tick,
+)
 from node.reforming import FORMATION, judge_stuck, read_marks, remove_formation, write_formation
 
 ALL = frozenset(range(4))
@@ -53,6 +66,31 @@ def test_all_ranks_that_left_go_on_together_and_one_that_hangs_is_ended_first() 
     assert isinstance(kill, KillStuck) and kill.ranks == {3} and same.generation == 0
 
 
+GONE = tuple(RankExit(rank, 0, None, None, 1.0, error="node n2 does not answer") for rank in (2, 3))
+
+
+def test_ranks_that_nobody_reaches_are_left_behind_at_once_all_together() -> None:
+    after, (action,) = step(care(elastic=frozenset({0, 1})), Peers(frozenset(), "n2 is gone", GONE), 1.0)
+    assert isinstance(action, Reform) and action.members == {0, 1} and after.restarts == 1
+    assert [item.rank for item in action.before.failures] == [2, 3]
+
+
+def test_half_of_a_job_goes_on_only_when_it_is_told_to_and_then_in_its_processes() -> None:
+    half, actions = step(care(elastic=frozenset({0, 1})), Peers(frozenset(), "n2 is gone", GONE, alone=False), 1.0)
+    assert half.phase is Phase.FAILED and half.running == {0, 1} and not actions
+    posted, (post,) = step(half, Tick(), 2.0)
+    assert isinstance(post, PostFailure)
+    command = Command(7, "restart_ranks", 4, {"nodes": ["n1"], "isolated": ["n2"]})
+    after, (reform, report) = step(posted, CommandArrived(command, 0.0, in_place=True), 3.0)
+    assert isinstance(reform, Reform) and (reform.generation, reform.members, reform.command) == (4, {0, 1}, command)
+    assert isinstance(report, Report) and report.status == "done" and after.done == {7: "done"}
+    assert after.phase is Phase.RUNNING and after.barred == {"n2"} and after.cause == "restart"
+    # A rollback is for new processes.
+    back = Command(7, "restart_ranks", 4, {"nodes": ["n1"], "resume": {"step": 3}})
+    again, _ = step(posted, CommandArrived(back, 0.0, in_place=True), 3.0)
+    assert again.phase is Phase.RESTARTING
+
+
 def test_a_job_that_ends_after_ranks_were_lost_ended_well() -> None:
     state, _ = step(care(), killed(1), 1.0)
     for rank in (0, 2, 3):
@@ -66,6 +104,14 @@ def test_a_stopped_process_is_to_blame_at_once_and_a_slow_one_after_a_while() ->
     assert judge_stuck(ALL, {0, 1, 2}, {3}, 0.0).lost == {3}  # type: ignore[union-attr]
     assert judge_stuck(ALL, {0, 1, 2}, (), 6.0).lost == {3}  # type: ignore[union-attr]
     assert judge_stuck(ALL, ALL, (), 0.0).lost == frozenset()  # type: ignore[union-attr]
+
+
+def test_ranks_out_of_reach_are_lost_once_everybody_else_waits_for_them() -> None:
+    assert judge_stuck(ALL, {0}, (), 1.0, out_of_reach={2, 3}) is None
+    found = judge_stuck(ALL, {0, 1}, (), 0.0, out_of_reach={2, 3})
+    assert found is not None and found.lost == {2, 3} and found.unreachable
+    # A silent agent alone touches no rank.
+    assert judge_stuck(ALL, (), (), 9.0, out_of_reach={2, 3}) is None
 
 
 def test_marks_of_other_processes_do_not_count(tmp_path: Path) -> None:

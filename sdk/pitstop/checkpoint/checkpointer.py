@@ -11,7 +11,6 @@ What is staged belongs to the agent's folder in /dev/shm and outlives this proce
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -40,6 +39,7 @@ from pitstop.checkpoint.choice import Chosen, Held, Source, Stock, Tier, choose
 from pitstop.checkpoint.host import ADDRESS, ATTACHED, SOCKET
 from pitstop.checkpoint.interval import Advice, advise_interval
 from pitstop.checkpoint.replica import Address, Choice, Place, choose_peer, fetch, list_slots
+from pitstop.checkpoint.slots import Slots
 from pitstop.checkpoint.staged import SEALED, Damaged, Header, Slot
 from pitstop.directive import resume
 from pitstop.layout import start_time
@@ -48,7 +48,6 @@ from pitstop.monitor import init
 __all__ = ["Checkpointer", "NothingRestorable", "Restored", "Saved"]
 
 START_SECONDS = 30.0
-LOCK_SECONDS = 10.0
 RANDOM = "random"
 
 
@@ -119,7 +118,7 @@ class Checkpointer:
         self._keep, self._keep_every = keep, keep_every
         self._domain = domain or os.environ.get(protocol.DOMAIN)
         self._staging, self._is_own_folder = staging_folder(self.folder)
-        self._slots: Dict[int, Slot] = {}
+        self._slots = Slots(self._staging)
         self._monitor = init()
         self._stalls: List[float] = []
         self.peer = Choice(None, "")
@@ -207,50 +206,18 @@ class Checkpointer:
         began = time.perf_counter()
         with self._monitor.checkpoint():
             plan = plan_of(split_states(self._state, self._own))
-            slot, lock = self._writable(plan.size)
+            slot, lock = self._slots.writable(self.rank, plan.size)
             try:
                 header = Header(0, durable, self.rank, self.world, step, self.generation, self._sequence, 0, 0, 0)
                 copy_into(slot, plan, header)
             finally:
                 os.close(lock)
             self._sequence += 1
+            self._slots.prepare(self.rank, plan.size)
             self._tell({"op": "staged"})
         stall = time.perf_counter() - began
         self._stalls = [*self._stalls[-31:], stall]
         return Saved(step, plan.data_bytes, stall)
-
-    def _writable(self, size: int) -> Tuple[Slot, int]:
-        """A slot that neither holds the newest state nor is being flushed, with its lock. Raises OSError."""
-        own = staged.slot_path(self._staging, self.rank, 0)[:-1]
-        whole = {path: header.sequence for path, kind, header in staged.slots_of(self._staging) if path.startswith(own)}
-        newest = max(whole, key=lambda path: whole[path], default="")
-        turns = [turn for turn in range(len(staged.TURNS)) if own + str(turn) != newest]
-        # One that is there already costs no more memory; of these the oldest.
-        turns.sort(key=lambda turn: (not os.path.exists(own + str(turn)), whole.get(own + str(turn), 0), turn))
-        deadline = time.monotonic() + LOCK_SECONDS
-        while time.monotonic() < deadline:
-            for turn in turns:
-                slot = self._slot(turn, size)
-                lock = os.open(slot.path, os.O_RDONLY | os.O_CLOEXEC)
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return slot, lock
-                os.close(lock)
-            # Besides the flush only the sealing of a state reads a slot, and that takes no time.
-            time.sleep(0.001)
-        raise OSError("every slot of rank %d is being read" % self.rank)
-
-    def _slot(self, turn: int, size: int) -> Slot:
-        path = staged.slot_path(self._staging, self.rank, turn)
-        slot = self._slots.get(turn)
-        if slot is None or slot.size != size or slot.path != path:
-            if slot is not None:
-                del self._slots[turn]
-                slot.close()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path + SEALED)
-            slot = self._slots[turn] = Slot(path, size)
-        return slot
 
     def _tell(self, message: Dict[str, Any]) -> None:
         """The host looks by itself too: it only looks sooner for being told."""
@@ -283,8 +250,8 @@ class Checkpointer:
         """
         directed = resume().step if step is None else step
         refused: Set[Tuple[int, int]] = set()
-        skipped: List[str] = []
         stocks = [Stock(*entry) for entry in self._gather(self._stock())]
+        skipped = sorted({stock.unread for stock in stocks if stock.unread})
         while True:
             chosen = choose(stocks, self._replicated, refused, directed)
             if chosen is None:
@@ -319,13 +286,13 @@ class Checkpointer:
             for rank in found.ranks
             if rank in (0, self.rank)
         ]
-        latest = None
+        latest, unread = None, ""
         try:
             said = durable.read_latest(self.folder)
             latest = None if said is None else (said.generation, said.step)
         except Damaged as problem:
-            say("%s; going by the checkpoints themselves" % problem)
-        return Stock(tuple(memory), tuple(disk), latest)
+            unread = "%s; going by the checkpoints themselves" % problem
+        return Stock(tuple(memory), tuple(disk), latest, unread)
 
     def _take(self, chosen: Chosen) -> "Tuple[Optional[Dict[str, Content]], str, List[str]]":
         """Our part of the state from the nearest source that holds: (contents, tier, what did not hold)."""

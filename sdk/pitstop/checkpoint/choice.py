@@ -37,11 +37,15 @@ class Held(NamedTuple):
 
 
 class Stock(NamedTuple):
-    """What one rank reports: the memory of its node, what it sees on disk, and what `latest` says: (generation, step)."""
+    """What one rank reports: the memory of its node, what it sees on disk, and what `latest` says: (generation, step).
+
+    `unread`: why `latest` cannot be read, empty where it can.
+    """
 
     memory: Tuple[Held, ...] = ()
     disk: Tuple[Held, ...] = ()
     latest: Optional[State] = None
+    unread: str = ""
 
 
 class Source(NamedTuple):

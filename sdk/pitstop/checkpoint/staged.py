@@ -10,6 +10,8 @@ other is being flushed at that moment: a save never waits for a disk. A slot cou
 sealed: `<slot>.seal` holds a CRC-32 of each part of the file, made by the host process after the write.
 """
 
+import contextlib
+import ctypes
 import json
 import mmap
 import os
@@ -45,6 +47,8 @@ DURABLE = 1
 SEALED = ".seal"
 OWN, PEER = "rank", "peer"
 TURNS = ("0", "1", "2")
+# Of linux/mman.h, since Linux 5.14.
+MADV_POPULATE_WRITE = 23
 
 
 class Damaged(ValueError):
@@ -130,11 +134,24 @@ def read_header(content: "bytes | memoryview | mmap.mmap") -> Header:
     return header
 
 
+def address_of(mapped: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+
+
+def populate(mapped: mmap.mmap) -> None:
+    """Enter all pages now; the interpreter goes on meanwhile. Where the kernel cannot, each is entered when it is written."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(address_of(mapped)), ctypes.c_size_t(len(mapped)), MADV_POPULATE_WRITE)
+
+
 class Slot:
     """A slot that is mapped to be written or read. `view` is its whole memory; close it after every view into it is gone."""
 
-    def __init__(self, path: str, size: Optional[int] = None) -> None:
-        """`size`: make it anew with this many bytes; None: open what is there. Raises OSError (ENOSPC where memory is short)."""
+    def __init__(self, path: str, size: Optional[int] = None, placed: bool = True) -> None:
+        """`size`: make it anew with this many bytes; None: open what is there. Raises OSError (ENOSPC where memory is short).
+
+        `placed` False: what is there stands until `place`.
+        """
         self.path = path
         if size is None:
             with open(path, "rb") as source:
@@ -144,9 +161,10 @@ class Slot:
             try:
                 # Memory that is promised and not there would end the process with SIGBUS in the middle of a copy.
                 os.posix_fallocate(descriptor, 0, size)
-                flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-                self._map = mmap.mmap(descriptor, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-                os.replace(path + ".new", path)
+                self._map = mmap.mmap(descriptor, size)
+                populate(self._map)
+                if placed:
+                    self.place()
             except OSError:
                 if os.path.exists(path + ".new"):
                     os.unlink(path + ".new")
@@ -155,9 +173,18 @@ class Slot:
                 os.close(descriptor)
         self.view = memoryview(self._map)
 
+    def place(self) -> None:
+        """Take the place of the slot that stood there before. Raises OSError."""
+        os.replace(self.path + ".new", self.path)
+
     @property
     def size(self) -> int:
         return len(self._map)
+
+    @property
+    def address(self) -> int:
+        """Where in memory it begins; of one that is made to be written."""
+        return address_of(self._map)
 
     @property
     def buffer(self) -> mmap.mmap:

@@ -196,12 +196,13 @@ def test_where_nothing_holds_nothing_is_restored_and_that_is_an_error(nodes: Nod
 
 
 @pytest.mark.soak
-@pytest.mark.whole
-def test_a_half_written_latest_costs_nothing(nodes: Nodes) -> None:
+def test_a_half_written_latest_is_said_and_costs_nothing(nodes: Nodes) -> None:
     nodes.save(10, 20)
     nodes.lose_memory()
     (nodes.disk / "latest").write_text('{"step": 2')
-    assert nodes.restore()[0]["step"] == 20
+    (found,) = nodes.restore()
+    assert (found["step"], found["values"]) == (20, [[20.0], [20.0]])
+    assert "latest" in found["skipped"][0] and "going by the checkpoints themselves" in found["skipped"][0]
 
 
 @pytest.mark.acceptance
@@ -264,7 +265,6 @@ def test_a_lost_node_takes_its_state_out_of_its_peers_memory(nodes: Nodes) -> No
 
 
 @pytest.mark.soak
-@pytest.mark.whole
 def test_both_copies_in_memory_gone_is_what_the_disk_is_for(nodes: Nodes) -> None:
     nodes.world = 2
     nodes.save(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from pitstop.checkpoint import staged
 from pitstop.checkpoint.capture import contents_of, copy_into, decode, encode, plan_of
+from pitstop.checkpoint.slots import Slots
 from pitstop.checkpoint.staged import Damaged, Header, Slot
+from tests.node.peer import wait_for
 
 STATE = {
     "w": torch.arange(6.0).view(2, 3),
@@ -81,6 +84,36 @@ def test_memory_that_is_not_there_is_an_error_and_no_signal(tmp_path: Path) -> N
     with pytest.raises(OSError):
         Slot(str(tmp_path / "rank0.0"), 1 << 50)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_memory_of_the_second_save_is_there_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(str(tmp_path))
+    size = 1 << 16
+    first, lock = slots.writable(0, size)
+    os.close(lock)
+    header = Header(0, True, 0, 1, 6, 2, 10, 0, 0, size - staged.HEADER_SIZE)
+    first.begin(header, b"", b"")
+    first.finish(header)
+    slots.prepare(0, size)
+    wait_for(lambda: list(tmp_path.glob("rank0.1.new")), what="the second slot")
+
+    def none_left(*_: int) -> None:
+        raise OSError("no memory is left")
+
+    monkeypatch.setattr(os, "posix_fallocate", none_left)
+    second, lock = slots.writable(0, size)
+    os.close(lock)
+    assert second.path == str(tmp_path / "rank0.1") and second.size == size
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.0", "rank0.1"]
+
+
+def test_views_and_lazily_conjugated_tensors_are_staged_as_they_read(tmp_path: Path) -> None:
+    table = torch.arange(12.0).view(3, 4)
+    state = {"turned": table.t(), "part": table[:, 1:3], "conj": torch.view_as_complex(table.view(3, 2, 2)).conj()}
+    path = write(tmp_path, state)
+    slot = Slot(path)
+    found = decode(contents_of(slot.buffer, staged.verify(path, slot.view))["shared"])
+    assert all(torch.equal(found[name], state[name].resolve_conj()) for name in state)
 
 
 def test_a_tensor_that_is_more_than_memory_is_refused_with_what_to_do() -> None:

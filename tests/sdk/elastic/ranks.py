@@ -32,6 +32,22 @@ class Net(torch.nn.Module):
         self.last = torch.nn.Parameter(torch.zeros(SAMPLES, dtype=torch.float64))
 
 
+class InHalves(torch.optim.SGD):
+    """Takes its step group by group; `between` is called when the first one has it."""
+
+    def step(self, closure: Any = None) -> Any:
+        groups = self.param_groups
+        for place, group in enumerate(groups):
+            self.param_groups = [group]
+            super().step(closure)
+            if place == 0:
+                self.between()
+        self.param_groups = groups
+
+    def between(self) -> None:
+        return None
+
+
 class Doomed(Elastic):
     """Ends by signal 9 at a given point of a given step, or at any moment."""
 
@@ -76,7 +92,7 @@ def train(result: str, steps: int, seed: int, fate: tuple[Any, ...] | None, opti
     targets = (inputs[:, :4].sum(1, keepdim=True) + 0.1 * torch.randn(SAMPLES, 1, dtype=dtype)).to(dtype)
     net = Net(dtype)
     ledgers = [net.first, net.last]
-    optimizer = torch.optim.SGD(
+    optimizer = InHalves(
         [{"params": net.body.parameters(), "lr": 0.05, "momentum": 0.9}, {"params": ledgers, "lr": 1.0, "momentum": 0.0}]
     )
     sampler = Sampler(SAMPLES, BATCH, seed=seed)
@@ -102,6 +118,9 @@ def train(result: str, steps: int, seed: int, fate: tuple[Any, ...] | None, opti
         checkpoints=options.get("checkpoints"),
         save_every=options.get("save_every", 100),
     )
+    optimizer.between = lambda: training.strike("optimizer")  # type: ignore[method-assign]
+    # The last of the model's gradients to come: that of the first layer.
+    next(net.body.parameters()).register_hook(lambda _: training.strike("backward", len(training._done)))
     if fate is not None and fate[0] == "after":
         doomed_in = float(fate[1])
         threading.Timer(doomed_in, os.kill, (os.getpid(), fate[2] if len(fate) > 2 else signal.SIGKILL)).start()
@@ -113,6 +132,8 @@ def train(result: str, steps: int, seed: int, fate: tuple[Any, ...] | None, opti
     for _, loss in training.steps(steps):
         moments.append(time.monotonic())
         losses.append(loss)
+        if options.get("progress") and len(losses) == 6:
+            Path(f"{options['progress']}{training.rank}.5").write_text("reached")
     document = {
         "rank": training.rank,
         "first": net.first.tolist(),

@@ -1,0 +1,59 @@
+"""What an agent decides about ranks that can go on in their processes when others are lost. Pure, part of `care.step`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from node.care_states import Action, Care, Command, KillStuck, Peers, Phase, Reform
+
+__all__ = ["goes_on", "on_peers", "reform", "survivors"]
+
+
+def survivors(care: Care) -> frozenset[int]:
+    return care.running - {item.rank for item in care.raised}
+
+
+def goes_on(care: Care) -> bool:
+    """Whether those that are left can go on as they are: the standing order of a job whose ranks all said that they can."""
+    left = survivors(care)
+    free = care.command is None and not care.interrupted and care.restarts < care.max_restarts
+    return bool(left) and left <= care.elastic and free
+
+
+def reform(care: Care, why: str, command: Command | None = None) -> tuple[Care, tuple[Action, ...]]:
+    """Those that are left form a new group at once: it destroys nothing, and waiting would only cost time."""
+    members = survivors(care)
+    after = replace(
+        care,
+        phase=Phase.RUNNING,
+        generation=care.generation + 1 if command is None else command.generation,
+        restarts=care.restarts + 1,
+        running=members,
+        exits=(),
+        raised=(),
+        last_exit_at=None,
+        noticed=frozenset(),
+        failed_at=None,
+        posted=False,
+        accepted_at=None,
+        needs_approval=False,
+        held_until=None,
+        cause="self" if command is None else "restart",
+        why=why,
+    )
+    return after, (Reform(after.generation, members, care, command),)
+
+
+def on_peers(care: Care, peers: Peers, now: float) -> tuple[Care, tuple[Action, ...]]:
+    if care.phase is not Phase.RUNNING or not care.elastic:
+        return care, ()
+    if peers.gone:
+        left = care.running - {item.rank for item in peers.gone}
+        care = replace(care, running=left, exits=(*care.exits, *peers.gone), last_exit_at=now)
+        if peers.alone and goes_on(care):
+            return reform(care, peers.why)
+        return replace(care, phase=Phase.FAILED, failed_at=now, why=peers.why), ()
+    if not peers.lost:
+        return reform(care, peers.why) if goes_on(care) else (care, ())
+    # A process that only hangs could wake up and write what is stale.
+    return care, (KillStuck(peers.lost & care.running, peers.why),)

@@ -1,0 +1,69 @@
+"""Who is left of a job's group, as the agent that leads it knows: the marks of all nodes, and the nodes that do not answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from detectors.supervisor import RankExit
+from node.care_states import Care, CommandArrived, Peers
+from node.crew import Crew
+from node.formation import Formation, NodeBounds
+from node.local_ranks import LocalRanks
+from node.reforming import Marks, Patience
+
+__all__ = ["Membership"]
+
+# A node that goes on under a new leader finds it within this time, or is started anew.
+GATHER_SECONDS = 5.0
+
+
+class Membership:
+    """`crew` None: the job is on one node."""
+
+    def __init__(self, local: LocalRanks, crew: Crew | None, bounds: NodeBounds) -> None:
+        self._local = local
+        self._crew = crew
+        self._bounds = bounds
+        self._patience = Patience()
+        self._asked: dict[int, float] = {}
+
+    def marks(self, care: Care) -> Marks:
+        own = self._local.marks(care.running)
+        return own if self._crew is None else own | self._crew.marks()
+
+    def look(self, care: Care, formation: Formation | None, now: float) -> Peers | None:
+        """Ranks that wait for a new group though nobody has died, and because of whom."""
+        gone = frozenset(item.node for item in self._crew.gone()) if self._crew is not None else frozenset()
+        out_of_reach = ranks_on(formation, gone) & care.running
+        stuck = self._patience.judge(care.running, self.marks(care), care.generation, out_of_reach, now)
+        if stuck is None:
+            return None
+        if not stuck.unreachable or formation is None:
+            return Peers(stuck.lost, stuck.why)
+        ends = tuple(RankExit(rank, care.generation, None, None, time.time(), error=stuck.why) for rank in sorted(stuck.lost))
+        left = len(set(formation.nodes) - gone)
+        return Peers(frozenset(), stuck.why, ends, self._bounds.allow(left, len(formation.nodes)))
+
+    def settle(self, event: CommandArrived, care: Care, formation: Formation | None, now: float) -> CommandArrived | None:
+        """The command, and whether the ranks go on in their processes for it; None while nodes that it names may still come.
+
+        That takes the named nodes to be those whose ranks wait for a new group. An agent that has only just begun to lead knows
+        of its own ranks alone: the others look for it.
+        """
+        named = event.command.args.get("nodes") or ()
+        if self._crew is None or formation is None or not care.running or not set(named) <= set(formation.nodes):
+            return event
+        if not all(care.running & ranks_on(formation, (node,)) for node in named) or care.running - ranks_on(formation, named):
+            return event
+        waiting = self.marks(care).waiting_above(care.generation)
+        if care.running <= waiting:
+            return replace(event, in_place=True)
+        ours = care.running & self._local.ranks
+        since = self._asked.setdefault(event.command.id, now)
+        return None if ours and ours <= waiting and now - since < GATHER_SECONDS else event
+
+
+def ranks_on(formation: Formation | None, nodes: Iterable[str]) -> frozenset[int]:
+    return frozenset(rank for node in nodes for rank in (formation.ranks_of(node) if formation is not None else ()))
