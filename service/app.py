@@ -52,6 +52,7 @@ from service.dashboard import (
     plan_pages,
     report_pages,
     schedule_pages,
+    silence_pages,
 )
 from service.dashboard.rendering import STATIC, plotly_script
 from service.diagnoses import Diagnoses
@@ -241,6 +242,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         plan_pages,
         report_pages,
         schedule_pages,
+        silence_pages,
     )
     for room in rooms:
         app.include_router(room.router)

@@ -6,7 +6,7 @@ import ipaddress
 import time
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import anyio
 from starlette.datastructures import Headers
@@ -22,7 +22,9 @@ __all__ = ["COOKIE", "DOCUMENT_BYTES", "Gate"]
 COOKIE = "pitstop_token"
 # Everything but the doors for lines takes small documents: parsing them must not hold the event loop.
 DOCUMENT_BYTES = 1024 * 1024
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/static/pitstop.css", "/static/live.js", "/static/acts.js"})
+OPEN_PATHS = frozenset(
+    {"/healthz", "/readyz", "/login", "/static/pitstop.css", "/static/icon.svg", "/static/live.js", "/static/acts.js"}
+)
 CACHE_SECONDS = 5.0
 CACHED_TOKENS = 4096
 
@@ -30,6 +32,12 @@ CACHED_TOKENS = 4096
 def host_name(host: str) -> str:
     """The name of a Host header without its port."""
     return host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
+
+
+def sign_in_at(scope: Scope) -> str:
+    """The sign-in page that leads back to the page that was asked for."""
+    asked = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+    return "/login" if asked == "/" else f"/login?next={quote(asked, safe='/')}"
 
 
 def is_loopback(address: str | None) -> bool:
@@ -67,7 +75,7 @@ class Gate:
         except Problem as problem:
             body.release()
             if problem.status_code == 401 and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
-                await RedirectResponse("/login", 303)(scope, receive, send)
+                await RedirectResponse(sign_in_at(scope), 303)(scope, receive, send)
                 return
             await problem_response(problem.status_code, problem.detail, problem.headers)(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""Every error that a client sees, as `application/problem+json` (RFC 9457)."""
+"""Every error that a client sees: as `application/problem+json` (RFC 9457), or as a page where a browser asked for one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
+
+from service.dashboard.rendering import page
 
 __all__ = ["Problem", "install_problems", "problem_response"]
 
@@ -37,41 +39,51 @@ def problem_response(status: int, detail: str, headers: Mapping[str, str] | None
     )
 
 
-async def on_problem(_request: Request, error: Exception) -> JSONResponse:
+def answer(request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None, **extensions: Any) -> Response:
+    """A problem document; a page where a browser asked for one, and not for the API."""
+    if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/"):
+        shown = page("problem.html", status, title=HTTPStatus(status).phrase, detail=detail)
+        shown.headers.update(headers or {})
+        return shown
+    return problem_response(status, detail, headers, **extensions)
+
+
+async def on_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return problem_response(error.status_code, error.detail, error.headers, **error.extensions)
+    return answer(request, error.status_code, error.detail, error.headers, **error.extensions)
 
 
-async def on_http_exception(_request: Request, error: Exception) -> JSONResponse:
+async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail = {404: "there is nothing at this address", 405: "this address does not take that method"}.get(error.status_code)
-    return problem_response(
+    return answer(
+        request,
         error.status_code,
         detail if detail and error.detail == HTTPStatus(error.status_code).phrase else error.detail,
         error.headers,
     )
 
 
-async def on_invalid_request(_request: Request, error: Exception) -> JSONResponse:
+async def on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = [{"loc": [str(part) for part in item["loc"]], "msg": item["msg"]} for item in error.errors()[:20]]
     first = found[0]
-    return problem_response(422, f"{'.'.join(first['loc'])}: {first['msg']}", errors=found)
+    return answer(request, 422, f"{'.'.join(first['loc'])}: {first['msg']}", errors=found)
 
 
-async def on_busy_database(_request: Request, error: Exception) -> JSONResponse:
+async def on_busy_database(request: Request, error: Exception) -> Response:
     log.error("the database did not answer: %s", error)
-    return problem_response(503, "the database is busy or gone; nothing was stored, send it again", {"Retry-After": "1"})
+    return answer(request, 503, "the database is busy or gone; nothing was stored, send it again", {"Retry-After": "1"})
 
 
-async def on_unstorable(_request: Request, error: Exception) -> JSONResponse:
+async def on_unstorable(request: Request, error: Exception) -> Response:
     log.warning("a request held what the database does not take: %s", str(error).splitlines()[0])
-    return problem_response(422, "a value is longer than it may be, out of range, or holds characters that cannot be stored")
+    return answer(request, 422, "a value is longer than it may be, out of range, or holds characters that cannot be stored")
 
 
-async def on_failure(_request: Request, error: Exception) -> JSONResponse:
+async def on_failure(request: Request, error: Exception) -> Response:
     log.error("a request failed", exc_info=error)
-    return problem_response(500, "Pitstop failed on this request; its log says how")
+    return answer(request, 500, "Pitstop failed on this request; its log says how")
 
 
 def install_problems(app: FastAPI) -> None:

@@ -1,4 +1,4 @@
-"""Actions that were taken, and what would be done about an incident: the exact commands, carried out by nobody."""
+"""Actions that were taken, the audit trail, and what would be done about an incident: exact commands, carried out by nobody."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from service.api.documents import listing, offset_of
 from service.api.incidents import IncidentId, incident_or_404
 from service.problems import Problem
 from service.state import ServiceDependency
+from service.store.access import AuditEntry
 from service.store.database import timestamp
 from service.store.recoveries import ActionRow, RecoveryRow
 
@@ -51,6 +52,39 @@ def list_actions(
         total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
         rows = session.scalars(chosen.order_by(ActionRow.id.desc()).offset(offset).limit(limit)).all()
     return listing(rows, action_document, total, offset, limit)
+
+
+def audit_document(row: AuditEntry) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "time": timestamp(row.time),
+        "actor": row.actor,
+        "act": row.act,
+        "target": row.target,
+        "reason": row.reason,
+        "evidence": row.evidence,
+    }
+
+
+@router.get("/audit", operation_id="listAudit", dependencies=[Depends(allow(Right.READ))])
+def list_audit(
+    service: ServiceDependency,
+    act: Annotated[str | None, Query(max_length=64)] = None,
+    target: Annotated[str | None, Query(max_length=255)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Every decision of a person or of Pitstop, the newest first: who, what, on what, why and on which evidence."""
+    offset = offset_of(cursor)
+    chosen = select(AuditEntry)
+    if act is not None:
+        chosen = chosen.where(AuditEntry.act == act)
+    if target is not None:
+        chosen = chosen.where(AuditEntry.target == target)
+    with service.store.reading() as session:
+        total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
+        rows = session.scalars(chosen.order_by(AuditEntry.id.desc()).offset(offset).limit(limit)).all()
+    return listing(rows, audit_document, total, offset, limit)
 
 
 @router.get("/incidents/{incident_id}/dry-run", operation_id="dryRun", dependencies=[Depends(allow(Right.READ))])

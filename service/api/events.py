@@ -41,6 +41,22 @@ def newest(service: Service) -> int:
         return last_event_id(session)
 
 
+async def changes(request: Request, every: float) -> AsyncIterator[str]:
+    """At most one message in `every` seconds, however many events there are: the newest event's id, under the name `changed`."""
+    service = service_of(request)
+    yield "retry: 1000\n\n"
+    after = await anyio.to_thread.run_sync(newest, service)
+    while not service.watch.closing:
+        if await service.watch.wait_after(after, KEEPALIVE_SECONDS):
+            after = service.watch.last_id
+            yield f"id: {after}\nevent: changed\ndata: {{}}\n\n"
+            await anyio.sleep(every)
+        elif service.watch.closing or await request.is_disconnected():
+            return
+        else:
+            yield ": still here\n\n"
+
+
 async def stream(request: Request, after: int) -> AsyncIterator[str]:
     service = service_of(request)
     # At once, so that clients know that they are connected.
@@ -62,8 +78,11 @@ async def stream_events(
     service: ServiceDependency,
     last_event_id: Annotated[str | None, Header()] = None,
     after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    every: Annotated[float | None, Query(ge=0.1, le=60, description="only say that something changed, this seldom")] = None,
 ) -> StreamingResponse:
     """Events in commit order: those after Last-Event-ID (or `after`), then new ones as they come."""
+    if every is not None:
+        return StreamingResponse(changes(request, every), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
     if last_event_id is not None and not (last_event_id.isdecimal() and len(last_event_id) < 19):
         raise Problem(422, "Last-Event-ID: send back the id of an event of this stream")
     if last_event_id is not None:

@@ -24,6 +24,7 @@ from service.situations import frozen
 from service.state import Service, ServiceDependency
 from service.store.access import Switch, audit
 from service.store.database import timestamp
+from service.store.events import publish_event
 from service.store.fleet import MaintenanceRow, NodePlace, NodeReturn, active_return
 
 __all__ = ["router"]
@@ -210,6 +211,7 @@ def plan_maintenance(body: MaintenanceWindow, service: ServiceDependency, princi
         session.add(row)
         audit(session, principal.name, "maintenance.plan", "fleet", why, body.model_dump(), now)
         session.flush()
+        publish_event(session, "maintenance.planned", str(row.id), {"by": principal.name}, now)
         return maintenance_document(row)
 
 
@@ -233,6 +235,7 @@ def cancel_maintenance(
             raise Problem(404, f"there is no maintenance {id}")
         audit(session, principal.name, "maintenance.cancel", "fleet", row.why, maintenance_document(row), service.clock())
         session.delete(row)
+        publish_event(session, "maintenance.cancelled", str(id), {"by": principal.name}, service.clock())
     return Response(status_code=204)
 
 

@@ -17,6 +17,7 @@ from service.silences import reapply_silences, usable_pattern
 from service.state import ServiceDependency
 from service.store.access import audit
 from service.store.database import timestamp
+from service.store.events import publish_event
 from service.store.incidents import Silence
 
 __all__ = ["router"]
@@ -84,6 +85,7 @@ def create_silence(body: NewSilence, service: ServiceDependency, principal: Prin
         session.flush()
         reapply_silences(session, now)
         audit(session, principal.name, "silence.create", str(silence.id), comment, {"matchers": silence.matchers}, now)
+        publish_event(session, "silence.created", str(silence.id), {"by": principal.name}, now)
         return document(silence)
 
 
@@ -118,4 +120,5 @@ def end_silence(
             session.flush()
             reapply_silences(session, now)
             audit(session, principal.name, "silence.end", str(silence_id), "ended by hand", at=now)
+            publish_event(session, "silence.ended", str(silence_id), {"by": principal.name}, now)
         return document(silence)

@@ -102,6 +102,7 @@ def node_page(node: NodeName, service: ServiceDependency) -> HTMLResponse:
         ).all()
         incidents = session.scalars(select(Incident).where(Incident.node == node).order_by(Incident.id.desc()).limit(SHOWN)).all()
         place = session.get(NodePlace, node)
+        states = {item.id: service.recoveries.returns.state_of(item) for item in returns}
     out = next((item for item in returns if not item.over), None)
     return page(
         "node.html",
@@ -111,4 +112,8 @@ def node_page(node: NodeName, service: ServiceDependency) -> HTMLResponse:
         returns=returns,
         incidents=incidents,
         place=place,
+        out=None if out is None else states[out.id],
+        trails={
+            number: [{"phase": phase, "at": at, "why": why} for phase, at, why in state.trail] for number, state in states.items()
+        },
     )

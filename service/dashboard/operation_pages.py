@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
 
-from service.access import Right, allow
+from service.access import PrincipalDependency, Right, allow
 from service.api.approvals import modes_document
 from service.dashboard.fleet_pages import Offset, following
 from service.dashboard.rendering import page
@@ -31,19 +31,37 @@ def collectors_page(service: ServiceDependency) -> HTMLResponse:
 
 
 @router.get("/actions")
-def actions_page(service: ServiceDependency, offset: Offset = 0) -> HTMLResponse:
+def actions_page(service: ServiceDependency, offset: Offset = 0, audit: Offset = 0) -> HTMLResponse:
     with service.store.reading() as session:
         total = session.scalar(select(func.count()).select_from(ActionRow)) or 0
         actions = session.scalars(select(ActionRow).order_by(ActionRow.id.desc()).offset(offset).limit(ACTIONS)).all()
-        entries = session.scalars(select(AuditEntry).order_by(AuditEntry.id.desc()).limit(AUDITED)).all()
-    return page("actions.html", actions=actions, entries=entries, total=total, next_offset=following(offset, ACTIONS, total))
+        audited = session.scalar(select(func.count()).select_from(AuditEntry)) or 0
+        entries = session.scalars(select(AuditEntry).order_by(AuditEntry.id.desc()).offset(audit).limit(AUDITED)).all()
+    return page(
+        "actions.html",
+        actions=actions,
+        entries=entries,
+        total=total,
+        next_offset=following(offset, ACTIONS, total),
+        audited=audited,
+        next_audit=following(audit, AUDITED, audited),
+    )
 
 
 @router.get("/settings")
-def settings_page(service: ServiceDependency) -> HTMLResponse:
+def settings_page(service: ServiceDependency, principal: PrincipalDependency) -> HTMLResponse:
     with service.store.reading() as session:
         why, modes = frozen(session), modes_document(session, None)["modes"]
     channels = service.reports["notifications"]() if "notifications" in service.reports else None
     checks = {name: check() for name, check in service.checks.items()}
     memory, model = service.reports["memory"](), service.reports["model"]()
-    return page("settings.html", frozen=why, modes=modes, checks=checks, channels=channels, memory=memory, model=model)
+    return page(
+        "settings.html",
+        principal=principal,
+        frozen=why,
+        modes=modes,
+        checks=checks,
+        channels=channels,
+        memory=memory,
+        model=model,
+    )

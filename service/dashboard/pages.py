@@ -1,7 +1,8 @@
-"""The overview and the page of one incident."""
+"""The overview, the page of one incident, and signing in and out."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from anyio import to_thread
@@ -10,14 +11,18 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from rules.signal import Role
 from rules.taxonomy import NONE, load_taxonomy
-from service.access import Right, allow, authenticate
+from service.access import Principal, PrincipalDependency, Right, allow, authenticate
 from service.api.incidents import SHOWN_ALERTS, IncidentId, incident_or_404
 from service.dashboard.rendering import page
+from service.fleet import breaker_limits
 from service.gate import COOKIE
 from service.localization_documents import incident_localization
 from service.situations import frozen
 from service.state import Service, ServiceDependency
+from service.store.access import audit
+from service.store.fleet import NodeReturn
 from service.store.incidents import Alert, Failure, Incident, timeline
 from service.store.jobs import Node, count_jobs
 from service.store.logs import Origin
@@ -28,7 +33,9 @@ __all__ = ["router"]
 router = APIRouter(include_in_schema=False)
 
 PAGE = 50
+WAITING = "waiting_for_approval"
 SIMILAR = 8
+ROLES = [role.value for role in (Role.ROOT, Role.CASCADE, Role.TEARDOWN, Role.CONTEXT)]
 COOKIE_SECONDS = 12 * 3600
 
 
@@ -36,6 +43,7 @@ COOKIE_SECONDS = 12 * 3600
 def overview(
     service: ServiceDependency,
     severity: Annotated[str | None, Query(max_length=8)] = None,
+    state: Annotated[str | None, Query(max_length=32)] = None,
     all: bool = False,
     contains: Annotated[str | None, Query(max_length=255)] = None,
     offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
@@ -47,6 +55,8 @@ def overview(
         chosen = chosen.where(Incident.open_key.is_not(None))
     if severity:
         chosen = chosen.where(Incident.severity == severity)
+    if state:
+        chosen = chosen.where(Incident.state == state)
     if contains:
         chosen = chosen.where(
             or_(
@@ -66,11 +76,16 @@ def overview(
         )
         found = {row[0]: row[1] for row in counted}
         jobs = count_jobs(session)
+        waiting = session.scalar(select(func.count()).select_from(Incident).where(Incident.state == WAITING)) or 0
         silent = session.scalar(select(func.count()).select_from(Node).where(Node.lease_until < now)) or 0
         heard = (session.scalar(select(func.count()).select_from(Node)) or 0) - silent
+        out = session.scalar(select(func.count()).select_from(NodeReturn).where(NodeReturn.over.is_(False))) or 0
+        limit = breaker_limits(session).overall(heard + silent)
         origins = session.scalars(select(Origin).order_by(Origin.last_seen.desc()).limit(PAGE)).all()
     query: dict[str, Any] = {
-        name: value for name, value in (("severity", severity), ("all", "1" if all else None), ("contains", contains)) if value
+        name: value
+        for name, value in (("severity", severity), ("state", state), ("all", "1" if all else None), ("contains", contains))
+        if value
     }
     return page(
         "overview.html",
@@ -80,10 +95,11 @@ def overview(
         next_offset=offset + PAGE if offset + PAGE < total else None,
         severities={name: found.get(name, 0) for name in ("SEV1", "SEV2", "SEV3", "NONE")},
         jobs=jobs,
-        nodes={"heard": heard, "silent": silent},
+        nodes={"heard": heard, "silent": silent, "out": out, "limit": limit},
+        waiting=waiting,
         origins=origins,
         newest_line=max((origin.last_seen for origin in origins), default=now),
-        chosen={"severity": severity, "all": all, "contains": contains, "query": query},
+        chosen={"severity": severity, "state": state, "all": all, "contains": contains, "query": query},
         frozen=why_frozen,
     )
 
@@ -112,6 +128,7 @@ def incident_page(incident_id: IncidentId, service: ServiceDependency) -> HTMLRe
     return page(
         "incident.html",
         localization=localization,
+        evidence=by_role((incident.diagnosis or {}).get("evidence", [])),
         incident=incident,
         entries=entries,
         alerts=alerts,
@@ -123,6 +140,11 @@ def incident_page(incident_id: IncidentId, service: ServiceDependency) -> HTMLRe
         reasons=sorted(name for name in load_taxonomy().reasons if name != NONE),
         silence=silence_of(incident),
     )
+
+
+def by_role(evidence: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Root evidence first, what only followed from it after it."""
+    return sorted(evidence, key=lambda item: ROLES.index(item["role"]))
 
 
 def silence_of(incident: Incident) -> list[dict[str, str]]:
@@ -141,19 +163,49 @@ def waiting_action(service: Service, session: Session, incident_id: int) -> dict
     return None
 
 
+def place_in(address: str) -> str:
+    """Where a sign-in leads: a page of this service, whatever the address said."""
+    return address if re.fullmatch(r"/(?![/\\])[^\x00-\x20\\]*", address) else "/"
+
+
 @router.get("/login")
-def login_page() -> HTMLResponse:
+def login_page(next: Annotated[str, Query(max_length=2048)] = "/") -> HTMLResponse:
     """Where a browser brings its token."""
-    return page("login.html", wrong=False)
+    return page("login.html", wrong=False, next=place_in(next))
 
 
 @router.post("/login")
-async def login(request: Request, service: ServiceDependency, token: Annotated[str, Form(max_length=512)]) -> Response:
+async def login(
+    request: Request,
+    service: ServiceDependency,
+    token: Annotated[str, Form(max_length=512)],
+    next: Annotated[str, Form(max_length=2048)] = "/",
+) -> Response:
     """Keep a valid token in a cookie that no script can read."""
-    principal = await to_thread.run_sync(authenticate, service.store, token.strip(), service.clock())
+    principal = await to_thread.run_sync(sign_in, service, token.strip())
     if principal is None:
-        return page("login.html", 403, wrong=True)
-    answer = RedirectResponse("/", 303)
+        return page("login.html", 403, wrong=True, next=place_in(next))
+    answer = RedirectResponse(place_in(next), 303)
     secure = request.url.scheme == "https"
     answer.set_cookie(COOKIE, token.strip(), max_age=COOKIE_SECONDS, httponly=True, samesite="strict", secure=secure)
+    return answer
+
+
+def sign_in(service: Service, secret: str) -> Principal | None:
+    """Whose token it is; the sign-in is audited."""
+    now = service.clock()
+    principal = authenticate(service.store, secret, now)
+    if principal is not None:
+        with service.store.writing() as session:
+            audit(session, principal.name, "session.begin", principal.name, "signed in to the dashboard", at=now)
+    return principal
+
+
+@router.post("/logout")
+def logout(service: ServiceDependency, principal: PrincipalDependency) -> Response:
+    """Forget the token in this browser; it stays valid elsewhere."""
+    with service.store.writing() as session:
+        audit(session, principal.name, "session.end", principal.name, "signed out of the dashboard", at=service.clock())
+    answer = RedirectResponse("/login", 303)
+    answer.delete_cookie(COOKIE)
     return answer

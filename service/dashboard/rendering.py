@@ -1,7 +1,8 @@
-"""Templates, and how times, ages and places are written in them. Everything quoted is escaped."""
+"""Templates, and how times, ages, places and log text are written in them. Everything quoted is escaped."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from service.store.incidents import Incident
 
@@ -18,13 +20,13 @@ ROOM = Path(__file__).parents[1]
 STATIC = ROOM / "static"
 # Only our own script and style: a quoted log line can do nothing even if escaping failed.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'"
+    "default-src 'none'; img-src 'self'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
 # Plotly writes its own style rules while it draws.
 CHART_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace(
-    "connect-src", "img-src data:; connect-src"
+    "img-src 'self'", "img-src 'self' data:"
 )
 
 
@@ -52,6 +54,30 @@ def place(incident: Incident) -> str:
     return ", ".join(f"{name} {value}" for name, value in parts if value) or "-"
 
 
+# Of a line's text this much is shown; the API has all of it.
+CLIPPED = 2_000
+# What would colour, move or reorder the text around it: control characters, and marks of writing direction.
+HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+def named(found: re.Match[str]) -> str:
+    """A hidden character, written as its number."""
+    code = ord(found.group())
+    return f"\\x{code:02x}" if code < 0xA0 else f"[U+{code:04X}]"
+
+
+def visible(value: Any) -> Any:
+    """What a template puts out, with no character hidden: every text that comes from outside is shown as text."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return HIDDEN.sub(named, value)
+    return value
+
+
+def clipped(text: str) -> str:
+    """The beginning of a long line, and how much more there is."""
+    return text if len(text) <= CLIPPED else f"{text[:CLIPPED]} [... {len(text) - CLIPPED:,} characters more]"
+
+
 def si(value: float) -> str:
     """Three digits with the prefix of the International System: 1.89e16 is 18.9 P."""
     size = abs(value)
@@ -62,9 +88,14 @@ def si(value: float) -> str:
 
 
 TEMPLATES = Environment(
-    loader=FileSystemLoader(ROOM / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    loader=FileSystemLoader(ROOM / "templates"),
+    autoescape=True,
+    finalize=visible,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
-TEMPLATES.filters |= {"age": age, "iso": iso, "moment": moment, "place": place, "si": si}
+TEMPLATES.filters |= {"age": age, "clipped": clipped, "iso": iso, "moment": moment, "place": place, "si": si}
 
 
 def page(template: str, status: int = 200, *, policy: str = POLICY, **values: Any) -> HTMLResponse:

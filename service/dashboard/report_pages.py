@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from recovery.accounts import DAY_SECONDS, Phase
 from service.access import Right, allow
-from service.account_tables import DayRow, Subject, day_rows, failure_rows, heat_rows, job_rows
+from service.account_tables import DayRow, FailureRow, Subject, day_rows, failure_rows, heat_rows, job_rows
 from service.dashboard.rendering import CHART_POLICY, page
 from service.simulations import Simulation, kept_simulations
 from service.state import ServiceDependency
@@ -117,6 +117,37 @@ def chart_of_time(days: Sequence[DayRow]) -> dict[str, Any]:
     return {"traces": traces, "unit": "GPU-hours"}
 
 
+def chart_of_losses(rows: Sequence[FailureRow]) -> dict[str, Any]:
+    """Bars: GPU-hours lost by reason, the dearest first."""
+    dearest = sorted(rows, key=lambda row: -row.lost_gpu_hours)[:REASONS]
+    values = [round(row.lost_gpu_hours, 3) for row in dearest]
+    return {"traces": [{"type": "bar", "x": [row.name for row in dearest], "y": values}], "unit": "GPU-hours lost"}
+
+
+def chart_of_phases(rows: Sequence[FailureRow]) -> dict[str, Any]:
+    """Stacked bars: seconds from the failure to the first step again by phase, the mean of each of the most frequent reasons."""
+    frequent = sorted(rows, key=lambda row: (-row.failures, row.name))[:REASONS]
+    means = {
+        Phase.DETECTION: [row.detection_mean for row in frequent],
+        Phase.DIAGNOSIS: [row.diagnosis_mean for row in frequent],
+        Phase.DECISION: [row.decision_mean for row in frequent],
+        Phase.TRANSITION: [row.transition_mean for row in frequent],
+        Phase.RECOMPUTING: [row.recomputing_mean for row in frequent],
+    }
+    names = [row.name for row in frequent]
+    traces = [
+        {
+            "type": "bar",
+            "name": phase.value,
+            "x": names,
+            "y": [round(value or 0.0, 3) for value in values],
+            "marker": {"color": COLOURS[phase]},
+        }
+        for phase, values in means.items()
+    ]
+    return {"traces": traces, "unit": "seconds"}
+
+
 def chart_of_ratios(days: Sequence[DayRow]) -> dict[str, Any]:
     """Lines: ETTR and goodput of all jobs by day, in per cent."""
     dates = [date_of(day.day) for day in days]
@@ -179,6 +210,8 @@ def add_up(session: Session, days: int, until: float) -> dict[str, Any]:
         "time_chart": chart_of_time(by_day),
         "ratio_chart": chart_of_ratios(by_day),
         "failures": failures[Subject.REASON],
+        "loss_chart": chart_of_losses(failures[Subject.REASON]),
+        "phase_chart": chart_of_phases(failures[Subject.REASON]),
         "categories": failures[Subject.CATEGORY],
         "jobs": job_rows(session, since, until, JOBS),
         "nodes": failures[Subject.NODE][:NODES],

@@ -7,8 +7,8 @@ function draw() {
     const series = JSON.parse(place.dataset.chart);
     const layout = {
       barmode: "stack", font: look, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: 60, r: 10, t: 10, b: 40 }, legend: { orientation: "h" }, bargap: 0.3,
-      xaxis: { type: series.x ?? "category", gridcolor: grid },
+      margin: { l: 60, r: 10, t: 10, b: 40 }, legend: { orientation: "h" }, bargap: 0.3, showlegend: series.traces.length > 1,
+      xaxis: { type: series.x ?? "category", gridcolor: grid, automargin: true },
       yaxis: { title: { text: series.unit }, rangemode: series.from === "anywhere" ? "normal" : "tozero", gridcolor: grid, ...(series.step ? { dtick: series.step } : {}) },
     };
     window.Plotly.newPlot(place, series.traces, layout, { displayModeBar: false, responsive: true });
@@ -16,3 +16,5 @@ function draw() {
 }
 if (window.Plotly) draw();
 else window.addEventListener("load", draw);
+document.addEventListener("pitstop:refreshed", draw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
