@@ -33,9 +33,12 @@ def pool_for(session: Session, nodes: Sequence[str], now: float, spares: Sequenc
 
 
 def localise_recovery(localizations: Localizations, session: Session, row: RecoveryRow, until: float) -> str | None:
-    """Begin to localise the failure of `row`: the ranks of its job are stopped first, where agents care for them."""
+    """Begin to localise the failure of `row`: the ranks of its job are stopped first, where agents care for them. A job that went
+    on by itself meanwhile is left alone."""
     now = localizations.clock()
     job = session.get_one(Job, row.job)
+    if job.generation > row.generation:
+        return f"the job goes on under generation {job.generation}: its ranks are not stopped for probes"
     nodes = nodes_of(job, current_attempt(session, row.job))
     stop = tuple(node for node in nodes if has_agent(session, (node,), now))
     begun = localizations.begin(

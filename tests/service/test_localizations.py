@@ -222,6 +222,15 @@ def test_by_default_modes_the_node_is_named_and_the_job_goes_on_where_it_was(sto
         assert not session.scalars(select(NodeReturn)).all()
 
 
+def test_a_job_that_went_on_by_itself_meanwhile_is_not_stopped_to_be_probed(store: Store) -> None:
+    job = FailedJob(store, Cluster(Pool(NODES), {"n3": FaultKind.HARD}), {"isolate": "auto"})
+    with store.writing() as session:
+        session.get_one(Job, "gpt").generation = 1
+    job.recoveries.advance(job.recovery)
+    assert not [order for order in job.orders() if order.localization_id is not None]
+    assert "goes on under generation 1" in str(job.row().state["trail"])
+
+
 def test_where_nothing_is_found_what_was_decided_is_carried_out(store: Store) -> None:
     job = FailedJob(store, Cluster(Pool(NODES)), {"isolate": "auto"})
     job.recoveries.advance(job.recovery)
