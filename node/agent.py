@@ -146,7 +146,7 @@ class Agent:
 
     def _handle(self, event: Event) -> int | None:
         before = self._state.care
-        if before.phase in (Phase.RUNNING, Phase.FAILED) and before.running:
+        if before.phase in (Phase.RUNNING, Phase.FAILED) and before.running and not isinstance(event, Tick):
             before = replace(before, elastic=self._membership.marks(before).elastic)
         if isinstance(event, CommandArrived):
             settled = self._membership.settle(event, before, self._state.formation, time.monotonic())

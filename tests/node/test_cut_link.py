@@ -48,7 +48,7 @@ def test_survivors_of_a_cut_link_are_free_soon_after_the_threshold_and_go_on_wit
     nodes.rendezvous = f"{network.address('n1')}:29400"
     for node in network.nodes:
         inside = ("ip", "netns", "exec", network.namespace(node))
-        nodes.start(node, str(tmp_path / "progress"), nnodes="1:3", ranks=1, inside=inside)
+        nodes.start(node, str(tmp_path / "progress"), nnodes="1:3", ranks=1, inside=inside, flags=("--no-spare",))
     logs = {node: runs.data(node) / f"run/job/logs/0/rank{rank}.log" for rank, node in enumerate(network.nodes)}
     # Past the steps from which the threshold is learnt.
     wait_for(lambda: all((tmp_path / f"progress{rank}.5").exists() for rank in range(3)), 100, "step 5")

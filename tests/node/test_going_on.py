@@ -61,7 +61,7 @@ def test_lost_nodes_cost_the_ranks_of_the_others_neither_their_process_nor_a_ste
     nodes: Nodes, peer: Peer, tmp_path: Path
 ) -> None:
     for node in ("n1", "n2", "n3"):
-        nodes.start(node, str(tmp_path / "progress"), "0.02", nnodes="1:3", ranks=1)
+        nodes.start(node, str(tmp_path / "progress"), "0.02", nnodes="1:3", ranks=1, flags=("--no-spare",))
     wait_for(lambda: beats(peer) >= 5, 100, "step 5")
     before = {node: nodes.pids(node) for node in ("n1", "n2")}
     # Two of three may go on by themselves.

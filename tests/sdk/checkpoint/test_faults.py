@@ -186,7 +186,6 @@ def test_a_damaged_shard_is_said_and_the_checkpoint_before_it_used(nodes: Nodes)
 
 
 @pytest.mark.soak
-@pytest.mark.whole
 def test_where_nothing_holds_nothing_is_restored_and_that_is_an_error(nodes: Nodes) -> None:
     nodes.save(10)
     nodes.lose_memory()

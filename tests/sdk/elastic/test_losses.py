@@ -74,7 +74,6 @@ def test_what_is_left_of_a_step_is_shared_out_and_the_sum_is_the_same(former: Fo
 
 
 @pytest.mark.soak
-@pytest.mark.whole
 def test_two_losses_one_after_the_other_leave_one_rank_that_finishes(former: Former) -> None:
     former.start(STEPS, 7, {0: (2, "bucket", 1), 2: (4, "reduced", 0)})
     found = former.watch()
