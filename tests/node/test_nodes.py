@@ -98,6 +98,22 @@ def test_a_lost_node_is_told_as_unreachable_the_job_shrinks_and_grows_when_it_re
 
 
 @pytest.mark.acceptance
+def test_a_plan_moves_a_job_to_a_node_where_pitstop_run_waits_for_it(nodes: Nodes, peer: Peer) -> None:
+    nodes.start("n1")
+    nodes.start("n2")
+    both_run(nodes)
+    nodes.start("n3")
+    nodes.command(1, "n1", 1, ["n1", "n3"])
+    nodes.command(2, "n3", 1, ["n1", "n3"])
+    nodes.command(3, "n2", 1, [], "stop_ranks", why="another job needs it", going_on=["n1", "n3"])
+    wait_for(lambda: nodes.running("n1", 1) and nodes.running("n3", 1), what="the formation on the planned nodes")
+    assert [item["node"] for item in peer.posted("/attempts")[-1]["ranks"]] == ["n1", "n1", "n3", "n3"]
+    assert wait_for(lambda: peer.posted("commands/3/result"))[0]["status"] == "done"
+    assert nodes.agents["n2"].poll() is None, "it waits there for the job to come back"
+    nodes.finish("n1", "n3", "n2")
+
+
+@pytest.mark.acceptance
 def test_when_the_leaders_node_is_lost_the_next_one_leads_by_command_and_the_old_one_returns_as_a_follower(
     nodes: Nodes, peer: Peer
 ) -> None:
