@@ -1,10 +1,10 @@
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pitstop.pipeline import publish
+from pitstop.pipeline import Membership, PipelinePlan, publish, regrouped
 from recovery.planning.pipeline.model import Mode, Problem
 from recovery.planning.pipeline.planner import plan
 from recovery.planning.pipeline.specification import Specification, answer
@@ -85,22 +85,22 @@ def test_training_goes_on_through_two_kills_and_a_repair(tmp_path: Path, jobs: l
     jobs.append(job)
     publish(job.store, 1, document(set()), places())
     job.start(*places())
-    members = places()
+    present = Membership(1, PipelinePlan.from_document(document(set())), places(), {})
+
+    def go_on(failed: set[tuple[int, int]], **change: Collection[str]) -> Membership:
+        told = document(failed)
+        found = regrouped(present, told, **change)  # type: ignore[arg-type]
+        publish(job.store, found.generation, told, found.workers, found.sources)
+        return found
 
     job.store.wait(["hangs/w11"])
     job.kill("w11")
-    members.pop("w11")
-    members["w20"] = (1, 1)
-    publish(job.store, 2, document({(2, 0)}), members, {"w20": "w01"})
-
+    present = go_on({(2, 0)}, lost=["w11"])
     job.store.wait(["hangs/w10"])
     job.kill("w10")
-    members.pop("w10")
-    publish(job.store, 3, document({(2, 0), (1, 0)}), members)
-
+    present = go_on({(2, 0), (1, 0)}, lost=["w10"])
     job.start("w11b")
-    members["w11b"] = (2, 0)
-    publish(job.store, 4, document({(1, 0)}), members, {"w11b": "w00"})
+    present = go_on({(1, 0)}, joined=["w11b"])
 
     found = job.wait()
     assert set(found) == {"w00", "w01", "w20", "w21", "w11b"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pitstop.pipeline import Membership, PipelinePlan, PlanError
+from pitstop.pipeline import Membership, PipelinePlan, PlanError, regrouped
 from recovery.planning.pipeline.model import Mode, Problem
 from recovery.planning.pipeline.planner import plan
 from recovery.planning.pipeline.specification import Specification, answer
@@ -65,6 +65,50 @@ def test_a_membership_without_a_source_of_parameters_is_refused() -> None:
             Membership(1, read, workers, sources).check()
     with pytest.raises(PlanError, match=r"nobody is at \(0, 0\)"):
         Membership(1, read, {name: worker for name, worker in workers.items() if worker != (0, 0)}, {}).check()
+
+
+def planned(*failed: tuple[int, int]) -> dict[str, Any]:
+    problem = Problem(3, 2, 2, failed=frozenset(failed))
+    found = plan(problem, seconds=0)
+    return answer(Specification(problem), found, found)
+
+
+def whole() -> Membership:
+    workers = {f"w{replica}{stage}": (replica, stage) for replica in range(3) for stage in range(2)}
+    return Membership(1, PipelinePlan.from_document(planned()), workers, {})
+
+
+def test_a_lost_worker_is_made_up_for_by_its_own_stage_without_a_copy_whichever_row_the_plan_leaves_out() -> None:
+    found = regrouped(whole(), planned((0, 1)), lost={"w21"})
+    assert (found.generation, dict(found.sources)) == (2, {})
+    assert {found.workers["w01"], found.workers["w11"]} == {(1, 1), (2, 1)}
+    assert "w21" not in found.workers
+
+
+def test_normalisation_moves_one_worker_by_one_copy_and_one_that_comes_back_takes_the_open_place() -> None:
+    moved = regrouped(whole(), planned((2, 0)), lost={"w11"})
+    ((member, source),) = moved.sources.items()
+    assert moved.workers[member] == (1, 1) and member in ("w00", "w10", "w20") and moved.workers[source][1] == 1
+    back = regrouped(moved, planned(), joined=["new"])
+    assert back.workers["new"] == (2, 0) and list(back.sources) == ["new"]
+    assert back.workers[back.sources["new"]][1] == 0
+    assert {name: place for name, place in back.workers.items() if name != "new"} == dict(moved.workers)
+
+
+def test_a_plan_for_more_failures_leaves_the_others_idle_at_their_stage() -> None:
+    found = regrouped(whole(), planned((0, 0), (0, 1)), lost={"w10"})
+    assert dict(found.sources) == {} and len(found.workers) == 5
+    idle = [place for place in found.workers.values() if place not in found.plan.orders]
+    assert [stage for _, stage in idle] == [1]
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [({"w01", "w11", "w21"}, "parameters of stage 1"), ({"w00", "w01", "w11", "w10"}, "more workers")],
+)
+def test_what_too_few_workers_are_left_for_is_refused(lost: set[str], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        regrouped(whole(), planned((0, 1), (1, 1), (0, 0)) if "more" not in message else planned((0, 1)), lost=lost)
 
 
 def test_reading_a_plan_loads_no_torch() -> None:
