@@ -79,7 +79,9 @@ class Transport:
         dist.all_reduce(tensor, group=self.stage_group)
 
     def close(self) -> None:
-        """Close the links of micro-batches first: closing a group wakes those who wait on it."""
+        """Close the links of micro-batches first: closing a group wakes those who wait on it. What was sent holds its group open,
+        and those who wait for us would wait for ever while we form the next generation."""
+        self._sent, self._sent_before, self._early = [], [], {}
         for group in (self.down, self.up, self.stage_group):
             dist.destroy_process_group(group)
         self.down = self.up = self.stage_group = None
