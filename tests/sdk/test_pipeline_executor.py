@@ -1,3 +1,4 @@
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,24 @@ def test_a_step_that_one_stage_could_not_take_is_taken_back_everywhere(tmp_path:
     reference.run(4)
     assert_same(found, reference, 4)
     assert all(record["skipped"] == [1] for record in found.values())
+
+
+def test_a_worker_that_dies_while_a_generation_forms_holds_nobody_up(tmp_path: Path, jobs: list[Job]) -> None:
+    job = Job(tmp_path, (STAGES, TOTAL), 2)
+    jobs.append(job)
+    publish(job.store, 1, document(set()), places())
+    left = places((1, 1))
+    job.start(*left)
+    deadline = time.monotonic() + 120
+    while job.store.add("pitstop/pipeline/forming/1/here", 0) < len(left):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    publish(job.store, 2, document({(1, 1)}), left)
+    found = job.wait()
+    reference = Reference(STAGES, TOTAL)
+    reference.run(2)
+    assert_same(found, reference, 2)
+    assert all(set(record["generations"].values()) == {2} for record in found.values())
 
 
 def test_training_goes_on_through_two_kills_and_a_repair(tmp_path: Path, jobs: list[Job]) -> None:

@@ -115,6 +115,8 @@ class Executor:
             self.stage = Stage(module)
             self.state = StageState(module, self.task.optimizer(module))
         self._membership, self.worker = membership, worker
+        if not self._all_form(membership):
+            return None
         rooms = dist.PrefixStore(f"pitstop/pipeline/links/{membership.generation}", self.store)
         links = None
         try:
@@ -132,6 +134,23 @@ class Executor:
             elif dist.is_initialized():
                 dist.destroy_process_group()
             return None
+
+    def _all_form(self, membership: Membership) -> bool:
+        """Wait until every member is there; False where a newer generation came first. The first word holds, so that all hear the
+        same: who had begun to connect would wait for one who went on to the newer generation, or died. Raises TimeoutError."""
+        room = f"pitstop/pipeline/forming/{membership.generation}"
+        self.store.add(f"{room}/here", 1)
+        deadline = time.monotonic() + self.timeout
+        while not self.store.check([f"{room}/word"]):
+            if self.store.add(f"{room}/here", 0) >= len(membership.workers):
+                self.store.compare_set(f"{room}/word", "", "go")
+            elif newest_generation(self.store) > membership.generation:
+                self.store.compare_set(f"{room}/word", "", "void")
+            elif time.monotonic() > deadline:
+                raise TimeoutError(f"not all members of generation {membership.generation} came within {self.timeout} s")
+            else:
+                time.sleep(POLL_SECONDS)
+        return bool(self.store.get(f"{room}/word") == b"go")
 
     def _agree(self, membership: Membership) -> None:
         """Bring every stage to the last iteration that all have done, then copy to those who have nothing."""
