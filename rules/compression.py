@@ -40,10 +40,11 @@ class RankPrefix(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sifted:
-    """One block: kept lines, each after its number and a tab, and the hits of signal rules in them (by index in the block)."""
+    """One block: kept lines, each after its number and a tab, and the hits of signal rules with their lines (by index in it)."""
 
     kept: bytes
     hits: tuple[Hit, ...]
+    hit_lines: Mapping[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ class Compressor:
         """`block`: whole lines to judge, which follow those of the block before; `original`: the same as they are to be kept."""
         self._sifter.open_block(block, self.lines + 1)
         hits: list[Hit] = []
+        hit_lines: dict[int, bytes] = {}
         more = True
         while more:
             indexes, lines, repeated, more = self._sifter.sift()
@@ -136,6 +138,7 @@ class Compressor:
             rules, observed = self._look_at(lines)
             if self._collect_hits:
                 hits.extend(Hit(indexes[place], *self._matcher.references[pattern]) for place, pattern in observed)
+                hit_lines.update((indexes[place], lines[place]) for place, _ in observed)
             ranks = list(map(self._rank_of, lines))
             for place, rule in enumerate(rules):
                 if self._captures[rule]:
@@ -143,7 +146,7 @@ class Compressor:
             self._sifter.settle(indexes, rules, ranks)
             if repeated:
                 self._learn(lines, rules, {shape_of(lines[place]): place for place in repeated}.values(), observed)
-        return Sifted(self._sifter.close_block(block if original is None else original), tuple(hits))
+        return Sifted(self._sifter.close_block(block if original is None else original), tuple(hits), hit_lines)
 
     def _look_at(self, lines: list[bytes]) -> tuple[list[int], list[tuple[int, int]]]:
         """The routine rule to which each line falls, or KEEP; and (place, pattern) of what is found of signal rules, in order."""

@@ -109,14 +109,7 @@ class LogScan:
         else:
             self._progress = self._progress or ProgressFinder(self._matcher)
             if sifted.hits:
-                kept = lines_of(sifted.kept, block.first)
-
-                def raw_of(index: int) -> bytes:
-                    # What only speaks against a rule may stand in a line that is not kept.
-                    raw = kept.get(index)
-                    return self._around.lines(block.first + index, block.first + index + 1)[1][0] if raw is None else raw
-
-                self._take(sifted.hits, block, data, raw_of)
+                self._take(sifted.hits, block, data, sifted.hit_lines.__getitem__)
         self._settle(block.first + block.lines)
         self._remember_end(block, data)
 
@@ -236,12 +229,3 @@ class LogScan:
         last = data[start + 1 :].split(b"\n")
         last.pop()
         self._tail.extend(enumerate(last, block.first + block.lines - len(last)))
-
-
-def lines_of(kept: bytes, first: int) -> dict[int, bytes]:
-    """Lines that a compressor kept, each after its number and a tab, by their index in a block that begins with line `first`."""
-    found = {}
-    for line in kept.split(b"\n")[:-1]:
-        number, _, raw = line.partition(b"\t")
-        found[int(number) - first] = raw
-    return found

@@ -19,6 +19,8 @@ MAX_RECORD_LINES = 200
 MAX_DISTANCE = 2_000
 
 FRAME = re.compile(r'^\s+File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>\S{1,120}))?')
+# A frame's source text stands four spaces in, of which a rank's prefix may have taken one.
+SOURCE_INDENT = "   "
 NATIVE_FRAME = re.compile(r"^frame #\d+: ")
 LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python\d|<frozen |^<string>|/bin/(?:torchrun|accelerate|deepspeed)$")
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\):")
@@ -61,10 +63,12 @@ class Surroundings:
         """Whether line `number`, whose text after its prefixes is `rest`, is part of a Python or C++ traceback's frames."""
         if NATIVE_FRAME.match(rest):
             return True
-        if not rest.startswith("  "):
+        if not rest.startswith(" "):
             return False
         if FRAME.match(rest):
             return True
+        if not rest.startswith(SOURCE_INDENT):
+            return False
         above = next(self._upwards(maker, number), None)
         return above is not None and FRAME.match(above) is not None
 
