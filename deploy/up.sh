@@ -18,7 +18,9 @@ docker compose up -d --build pitstop
 for role in viewer ingest; do
   file=deploy/secrets/${role}_token
   [ -s "$file" ] && continue
+  # What takes lines in is bound to the sources that it may name.
+  bind=; [ "$role" = viewer ] || bind="--bind compose-$role"
   docker compose exec -T pitstop sh -c \
-    "PGPASSWORD=\$(cat /run/secrets/postgres_password) pitstop token create compose-$role --role $role" >"$file"
+    "PGPASSWORD=\$(cat /run/secrets/postgres_password) pitstop token create compose-$role --role $role $bind" >"$file"
 done
 docker compose up -d

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import httpx2
 import pytest
 import yaml
+from fastapi.testclient import TestClient
 
 from service.notifications.routes import load_routes
+from service.settings import Settings
 from tests.service.service_process import ServiceProcess, free_port
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +102,47 @@ def test_secrets_are_made_once_and_kept_from_others_on_the_machine(tmp_path: Pat
     assert {file.name: file.read_text() for file in (tmp_path / "deploy" / "secrets").iterdir()} == made
     assert re.fullmatch("[0-9a-f]{64}", made["admin_token"]) and made["admin_token"] != made["postgres_password"]
     assert stat.S_IMODE((tmp_path / "deploy" / "secrets").stat().st_mode) == 0o700
+
+
+DOCKER = """#!/bin/sh
+# `docker compose exec -T pitstop COMMAND...` runs COMMAND here; everything else goes well.
+[ "$2" = exec ] || exit 0
+shift 4
+exec "$@"
+"""
+
+
+def test_the_tokens_of_prometheus_and_alertmanager_are_made_and_open_what_they_are_for(
+    tmp_path: Path, settings: Settings, client: TestClient
+) -> None:
+    script = tmp_path / "deploy" / "up.sh"
+    script.parent.mkdir()
+    shutil.copy(DEPLOY / "up.sh", script)
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", script],
+        env=os.environ | {"PATH": path, "PITSTOP_DATA_DIR": str(settings.data_dir)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    viewer, ingest = ((script.parent / "secrets" / f"{role}_token").read_text().strip() for role in ("viewer", "ingest"))
+    assert client.get("/metrics", headers={"Authorization": f"Bearer {viewer}"}).status_code == 200
+    told = {"version": "4", "status": "firing", "alerts": [], "groupKey": "{}", "receiver": "pitstop"}
+    answer = client.post("/api/v1/alerts/alertmanager", json=told, headers={"Authorization": f"Bearer {ingest}"})
+    assert answer.status_code == 200, answer.text
+
+
+def test_compose_takes_the_file(tmp_path: Path) -> None:
+    need("docker-compose")
+    (tmp_path / "deploy").mkdir()
+    shutil.copy(ROOT / "docker-compose.yml", tmp_path)
+    shutil.copy(DEPLOY / "up.sh", tmp_path / "deploy" / "up.sh")
+    run("sh", tmp_path / "deploy" / "up.sh", "secrets")
+    run("docker-compose", "-f", tmp_path / "docker-compose.yml", "config", "--quiet")
 
 
 def test_the_dashboard_of_grafana_asks_only_for_what_exists() -> None:
