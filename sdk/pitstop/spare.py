@@ -11,6 +11,8 @@ with the environment, the folder, the output and the arguments of its own, in a 
     python -c "from pitstop.spare import main; main()" SOCKET
 """
 
+import contextlib
+import ctypes
 import importlib
 import io
 import json
@@ -25,6 +27,9 @@ from typing import Any, Dict, List, Optional, TextIO
 from pitstop import protocol
 
 __all__ = ["main"]
+
+# <sys/prctl.h>
+PR_SET_PDEATHSIG = 1
 
 # What training scripts import, and what torch itself imports in their first step: an optimizer's first step alone takes two
 # seconds of it. Absent ones are left.
@@ -134,9 +139,16 @@ def serve(server: socket.socket) -> List[str]:
                 continue
 
 
+def end_with_parent() -> None:
+    """Have the kernel end this process when the keeper that started it is killed: nobody else would. Forks do not inherit it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     """Listen on the Unix socket that the only argument names, once everything is imported."""
     (path,) = sys.argv[1:]
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     preload()
     run_script(serve(protocol.listen(path)))

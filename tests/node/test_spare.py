@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from detectors.processes import identify, is_running
 from node.spare import script_of
-from tests.node.peer import Peer, Runs, wait_for
+from tests.node.peer import ROOT, Peer, Runs, wait_for
 
 SCRIPT = """
 import os, sys, time
@@ -42,6 +45,28 @@ while not os.path.exists(sys.argv[1]):
 )
 def test_only_plain_scripts_are_run_in_a_fork(command: str, script: tuple[str, ...] | None) -> None:
     assert script_of(command.split()) == script
+
+
+def test_a_spare_whose_keeper_is_killed_ends_too_but_not_what_it_forked() -> None:
+    spare = (
+        "import os, time; from pitstop.spare import end_with_parent; end_with_parent(); rank = os.fork(); rank or time.sleep(60);"
+        " print(os.getpid(), rank, flush=True); time.sleep(60)"
+    )
+    keeper = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {spare!r}]); time.sleep(60)"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "sdk")}
+    process = subprocess.Popen([sys.executable, "-c", keeper], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pid, rank = map(int, process.stdout.readline().split())
+    identity, forked = identify(pid), identify(rank)
+    assert identity is not None and forked is not None
+    try:
+        process.kill()
+        process.wait()
+        wait_for(lambda: not is_running(identity), what="the end of the spare")
+        assert is_running(forked)
+    finally:
+        os.kill(rank, signal.SIGKILL)
+        process.stdout.close()
 
 
 def restart(peer: Peer, failure: dict[str, Any]) -> None:
