@@ -55,6 +55,16 @@ def test_a_job_whose_ranks_all_end_well_ends_well() -> None:
     assert care.phase is Phase.ENDED
 
 
+def test_where_every_rank_has_said_its_last_word_the_report_waits_for_no_other() -> None:
+    care, _ = step(RUNNING, Exited(KILLED), 10.0)
+    assert step(care, Tick(), 10.15)[1] == (), "rank 0 may have something to say"
+    peer = RankExit(0, 4, None, None, 100.1, error="RuntimeError: Connection reset by peer")
+    care, _ = step(care, Raised(peer), 10.02)
+    assert step(care, Tick(), 10.1)[1] == (), "its traceback is still being written"
+    care, actions = step(care, Tick(), 10.15)
+    assert actions == (PostFailure((KILLED, peer)),)
+
+
 def test_a_failure_is_posted_once_with_all_that_failed_in_the_same_moment() -> None:
     care, _ = step(RUNNING, Exited(KILLED), 10.0)
     peer = RankExit(0, 4, 1, None, 100.1)
