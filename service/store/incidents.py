@@ -27,7 +27,12 @@ class Incident(Base):
     """One failure of one job (or of one node without a job). `open_key` is the fingerprint while open, else null."""
 
     __tablename__ = "incidents"
-    __table_args__ = (Index("ix_incidents_state_last_seen", "state", "last_seen"), {"sqlite_autoincrement": True})
+    __table_args__ = (
+        Index("ix_incidents_state_last_seen", "state", "last_seen"),
+        # What the report counts: rows carry whole diagnoses, and a hundred thousand of them are slow to read.
+        Index("ix_incidents_report", "first_seen", "merged_into", "reason", "severity", "occurrences"),
+        {"sqlite_autoincrement": True},
+    )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     kind: Mapped[str] = mapped_column(String(16))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from recovery.accounts import Phase
 from service.account_tables import Subject, day_rows, failure_rows, heat_rows, job_rows
@@ -281,3 +281,12 @@ def test_steps_after_the_last_heartbeat_count_as_done_again_once_the_failure_rep
     (loss,) = scene.losses()
     assert loss.recomputed_steps == 6
     assert loss.recomputing_seconds == pytest.approx(6, abs=1)
+
+
+def test_the_report_counts_incidents_from_an_index_alone(store: Store) -> None:
+    with store.writing() as session:
+        asked = (
+            "SELECT reason, severity, first_seen, sum(occurrences) FROM incidents WHERE first_seen >= 1 AND merged_into IS NULL"
+        )
+        plan = [row[3] for row in session.execute(text(f"EXPLAIN QUERY PLAN {asked} GROUP BY reason, severity"))]
+    assert any("COVERING INDEX ix_incidents_report" in step for step in plan), plan
