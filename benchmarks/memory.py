@@ -13,7 +13,6 @@ from agents.embedding import DIMENSIONS, MiniLM
 from agents.memory import Entry, Origin
 from agents.memory_index import MemoryIndex
 from agents.recall import example_entries
-from benchmarks.held_out import CORPUS, measure
 from detectors.reading.scan import scan_text
 from rules.artefact import load_matcher
 from rules.pack import load_packs
@@ -21,10 +20,6 @@ from rules.ranking import rank
 
 SIZES = (10_000, 100_000)
 TEXTS, QUERIES, EVERY = 200, 1_000, 5
-HELD_OUT = (
-    "Each labelled failure with the rules that find its culprit lines taken away, and put to what is left of the rules, then to "
-    "memory: the other labelled failures but those of its own source, and the examples of the other rules."
-)
 
 
 def percentiles(seconds: Sequence[float]) -> str:
@@ -89,9 +84,4 @@ def run() -> str:
         found = sum(index.search(query)[0][0].key == str(best) for query, best in zip(queries, nearest, strict=True))
         lines.append(f"| searching {size:,} vectors | {percentiles(search)} |")
         notes.append(f"{size:,} vectors: built in {built:.1f} s, the nearest entry found in {found / QUERIES:.1%} of queries")
-    held_out = measure(embedder).lines() if CORPUS.exists() else []
-    head = [HELD_OUT, "", "| on cases whose rules were taken away | rate (cases; 95 % interval) | asked for |", "|---|---|---|"]
-    return "\n".join(
-        ["# Memory", "", "Processor time of one thread, milliseconds.", "", *lines, "", *notes]
-        + (["", *head, *held_out] if held_out else [])
-    )
+    return "\n".join(["# Memory", "", "Processor time of one thread, milliseconds.", "", *lines, "", *notes])
