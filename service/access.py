@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -216,13 +216,18 @@ def principal_of(request: Request) -> Principal:
     return cast(Principal, request.state.principal)
 
 
-PrincipalDependency = Annotated[Principal, Depends(principal_of)]
+# Coroutines, because FastAPI runs plain functions in threads, one after another.
+async def caller(request: Request) -> Principal:
+    return principal_of(request)
 
 
-def allow(right: Right) -> Callable[[Request], None]:
+PrincipalDependency = Annotated[Principal, Depends(caller)]
+
+
+def allow(right: Right) -> Callable[[Request], Awaitable[None]]:
     """A dependency of a route: 403 where the caller lacks `right`."""
 
-    def check(request: Request) -> None:
+    async def check(request: Request) -> None:
         principal = principal_of(request)
         if right not in principal.rights:
             raise Problem(403, f"the token {principal.name!r} does not carry the right to {right}")

@@ -50,4 +50,9 @@ def service_of(request: Request) -> Service:
     return cast(Service, request.app.state.pitstop)
 
 
-ServiceDependency = Annotated[Service, Depends(service_of)]
+# A coroutine, because FastAPI runs plain functions in threads.
+async def this_service(request: Request) -> Service:
+    return service_of(request)
+
+
+ServiceDependency = Annotated[Service, Depends(this_service)]

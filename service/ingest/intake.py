@@ -42,7 +42,12 @@ class Intake:
         """
         if self._storage.refusal is not None:
             raise Overloaded(self._storage.refusal)
-        prepared = await asyncio.wrap_future(self._pool.submit(len(body.data), prepare_body, body))
+        work = self._pool.submit(len(body.data), prepare_body, body)
+        self._writer.coming += 1
+        try:
+            prepared = await asyncio.wrap_future(work)
+        finally:
+            self._writer.coming -= 1
         named = batch_id is not None
         if batch_id is None and body.door is not Door.NDJSON:
             batch_id = f"sha256:{prepared.identity}"

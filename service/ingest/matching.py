@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import pickle
 import queue
+import select
 import signal
 import threading
 from collections.abc import Callable
@@ -101,7 +102,10 @@ def work(connection: Connection, rules_folder: Path) -> None:
 def call(connection: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
     """Whether `function` succeeded in the process at the other end, and what it returned or raised. Raises EOFError, OSError."""
     connection.send_bytes(pickle.dumps((function, arguments), protocol=pickle.HIGHEST_PROTOCOL))
-    if not connection.poll(TASK_TIMEOUT_SECONDS):
+    # Not connection.poll, which builds a selector for every call.
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    if not waiting.poll(TASK_TIMEOUT_SECONDS * 1000):
         raise EOFError
     succeeded, value = pickle.loads(connection.recv_bytes())
     return bool(succeeded), value

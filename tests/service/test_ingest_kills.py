@@ -71,14 +71,13 @@ class Sender(threading.Thread):
 
 def everything(url: str) -> Iterator[str]:
     cursor = None
-    while True:
-        page = httpx2.get(
-            f"{url}/api/v1/logs", params={"limit": 5000} | ({"cursor": cursor} if cursor else {}), timeout=60
-        ).json()
-        yield from (item["line"] for item in page["items"])
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return
+    with httpx2.Client(base_url=url, timeout=60) as client:
+        while True:
+            page = client.get("/api/v1/logs", params={"limit": 5000} | ({"cursor": cursor} if cursor else {})).json()
+            yield from (item["line"] for item in page["items"])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
 
 
 @contextlib.contextmanager
