@@ -169,7 +169,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         chores = [returns.tick, calls.work, slurm_watch.work, Reconfigurations(store, clock, recoveries).tick]
         if drivers.slurm is not None:
             chores.append(SlurmCalls(store, clock, recoveries, drivers.slurm).work)
-        supervisor = Supervisor(recoveries, watch, chores)
+        supervisor = Supervisor(recoveries, chores)
         service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, localizer, planner, clock)
         retention = Retention(store, settings, clock)
         client, no_model = open_client(settings, clock)

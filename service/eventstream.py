@@ -16,11 +16,13 @@ __all__ = ["EventWatch"]
 
 log = logging.getLogger("pitstop.service")
 
+# Of this process every event is told at once; those of other replicas, which only PostgreSQL allows, are looked for.
 POLL_SECONDS = 0.2
+POLL_ALONE_SECONDS = 2.0
 
 
 class EventWatch:
-    """Knows the newest event id. Other processes' events are seen within `POLL_SECONDS`; `nudge` makes it look at once."""
+    """Knows the newest event id: of this process at once, of other replicas within POLL_SECONDS."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -28,15 +30,17 @@ class EventWatch:
         self._nudged = asyncio.Event()
         self._waiting = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._poll_seconds = POLL_ALONE_SECONDS if store.is_sqlite else POLL_SECONDS
         self.last_id = 0
         self.closing = False
+        store.on_published = self.nudge
 
     async def run(self) -> None:
         """Poll until closed. A database that does not answer is asked again."""
         self._loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._nudged.wait(), POLL_SECONDS)
+                await asyncio.wait_for(self._nudged.wait(), self._poll_seconds)
             self._nudged.clear()
             if self.closing:
                 await self._wake()
@@ -57,14 +61,14 @@ class EventWatch:
             return last_event_id(session)
 
     def nudge(self) -> None:
-        """Something was published in this process. Call from the event loop."""
-        self._nudged.set()
+        """Something was published in this process. Safe to call from any thread or signal handler."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._nudged.set)
 
     def close(self) -> None:
         """Let everybody who waits go home. Safe to call from any thread or signal handler."""
         self.closing = True
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._nudged.set)
+        self.nudge()
 
     async def _wake(self) -> None:
         async with self._changed:

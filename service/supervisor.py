@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 import anyio
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.eventstream import EventWatch
 from service.recoveries import Recoveries
 
 __all__ = ["Supervisor"]
 
 log = logging.getLogger("pitstop.supervisor")
 
-# Heartbeats and deadlines are looked at this often while a recovery is under way, and for new ones of other replicas.
+# Heartbeats and deadlines are looked at this often while a recovery is under way; while none is, those of other replicas are.
 POLL_SECONDS = 0.2
+IDLE_SECONDS = 1.0
 # Of more recoveries than this each is looked at less often, so that looking stays cheap.
 MANY = 20
 RETRY_SECONDS = 1.0
@@ -28,11 +28,10 @@ CHORE_SECONDS = 1.0
 class Supervisor:
     """Advances recoveries in worker threads, one thread per recovery at a time, never on the event loop."""
 
-    def __init__(self, recoveries: Recoveries, watch: EventWatch, chores: Sequence[Callable[[], bool]] = ()) -> None:
+    def __init__(self, recoveries: Recoveries, chores: Sequence[Callable[[], bool]] = ()) -> None:
         """`chores`: what else has to be done now and then, in threads of their own; each says whether it changed something."""
         self._recoveries = recoveries
         self._chores = chores
-        self._watch = watch
         self._nudged = asyncio.Event()
         self._busy: dict[int, asyncio.Task[None]] = {}
         self._closing = False
@@ -55,7 +54,8 @@ class Supervisor:
                 if recovery not in self._busy:
                     self._busy[recovery] = asyncio.create_task(self._advance(recovery))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._nudged.wait(), POLL_SECONDS * max(1.0, len(found) / MANY))
+                pause = POLL_SECONDS * max(1.0, len(found) / MANY) if found else IDLE_SECONDS
+                await asyncio.wait_for(self._nudged.wait(), pause)
             self._nudged.clear()
         await asyncio.gather(*self._busy.values(), *chores, return_exceptions=True)
 
@@ -63,7 +63,8 @@ class Supervisor:
         while not self._closing:
             try:
                 if await anyio.to_thread.run_sync(chore):
-                    self._watch.nudge()
+                    # It may have begun a recovery.
+                    self.nudge()
             except SQLAlchemyError as error:
                 log.warning("a chore waits for the database: %s", error)
             except Exception:
@@ -72,8 +73,7 @@ class Supervisor:
 
     async def _advance(self, recovery: int) -> None:
         try:
-            if await anyio.to_thread.run_sync(self._recoveries.advance, recovery):
-                self._watch.nudge()
+            await anyio.to_thread.run_sync(self._recoveries.advance, recovery)
         except SQLAlchemyError as error:
             log.warning("recovery %s waits for the database: %s", recovery, error)
             await asyncio.sleep(RETRY_SECONDS)

@@ -86,7 +86,6 @@ async def report_failure(
     until = time.monotonic() + wait
     with anyio.move_on_after(wait + STORE_SECONDS):
         recovery, seen = await anyio.to_thread.run_sync(_store, service, principal, job, body, abandon_on_cancel=True)
-        service.watch.nudge()
         service.supervisor.nudge()
         while True:
             answer = await anyio.to_thread.run_sync(_directive, service, recovery)

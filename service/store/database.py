@@ -17,12 +17,14 @@ from sqlalchemy.orm import DeclarativeBase, Session
 
 from service.store.filesystems import NETWORK_FILESYSTEMS, filesystem_of
 
-__all__ = ["Base", "BigId", "Clock", "DatabaseError", "Store", "hold_lock", "insert_or_add", "timestamp"]
+__all__ = ["PUBLISHED", "Base", "BigId", "Clock", "DatabaseError", "Store", "hold_lock", "insert_or_add", "timestamp"]
 
 # 64-bit keys everywhere; SQLite only grows a key by itself when it is called INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
 
 BUSY_TIMEOUT_SECONDS = 30
+# In a session's info: whether its transaction published events.
+PUBLISHED = "published_events"
 
 # Seconds since the epoch.
 Clock = Callable[[], float]
@@ -108,6 +110,8 @@ class Store:
                 f"{parsed.get_backend_name()} is not supported: use sqlite:///PATH or postgresql://USER@HOST/NAME"
             )
         self.url = parsed
+        # Called after every commit that published events, in the thread that committed.
+        self.on_published: Callable[[], None] = lambda: None
         self._readers = self.engine.execution_options(reading=True)
 
     @property
@@ -123,8 +127,11 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[Session]:
         """One transaction: committed (durably) when the block ends, rolled back when it raises."""
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
-            yield session
+        with Session(self.engine, expire_on_commit=False) as session:
+            with session.begin():
+                yield session
+            if session.info.pop(PUBLISHED, False):
+                self.on_published()
 
     def close(self) -> None:
         self.engine.dispose()

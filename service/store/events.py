@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import JSON, Float, String, event, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from service.store.database import Base, BigId, hold_lock
+from service.store.database import PUBLISHED, Base, BigId, hold_lock
 
 __all__ = ["Event", "events_after", "last_event_id", "publish_event"]
 
@@ -47,11 +47,13 @@ def write_pending(session: Session) -> None:
         hold_lock(session, "events")
         session.add_all(pending)
         session.flush()
+        session.info[PUBLISHED] = True
 
 
 @event.listens_for(Session, "after_rollback")
 def forget_pending(session: Session) -> None:
     session.info.pop(PENDING, None)
+    session.info.pop(PUBLISHED, None)
 
 
 def events_after(session: Session, after: int, limit: int = 500) -> Sequence[Event]:
