@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("evaluate", "measure diagnoses against a labelled corpus"),
     "serve": ("serve", "the service: API, dashboard, ingest, recovery"),
     "migrate": ("migrate", "bring the service's database to this version's schema"),
+    "backup": ("backup", "copy the service's database while it runs"),
     "freeze": ("freeze", "stop all action of the service at the next safe point, or let it go on"),
     "doctor": ("doctor", "say what the service sees, how far behind it is, and what is off"),
     "token": ("token", "make, list, rotate and revoke bearer tokens of the service"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from service.ingest.protocol import ProtocolError
 
@@ -15,14 +15,19 @@ Label = Annotated[str, Field(max_length=1024)]
 Text = Annotated[str, Field(max_length=65_536)]
 
 
+def nothing_for_null(value: object) -> object:
+    """Go's encoder writes an empty map as null."""
+    return {} if value is None else value
+
+
 class AlertMessage(BaseModel):
     """One alert; its own status counts, not the group's."""
 
     model_config = ConfigDict(extra="ignore")
 
     status: Literal["firing", "resolved"]
-    labels: dict[Label, Text]
-    annotations: dict[Label, Text] = {}
+    labels: Annotated[dict[Label, Text], BeforeValidator(nothing_for_null)] = {}
+    annotations: Annotated[dict[Label, Text], BeforeValidator(nothing_for_null)] = {}
     startsAt: AwareDatetime
     endsAt: AwareDatetime | None = None
     generatorURL: Text = ""

@@ -102,6 +102,20 @@ def test_an_alert_joins_the_open_failure_of_its_job_and_says_why(client: TestCli
     assert "job 42 has an open failure" in document["timeline"][-1]["text"]
 
 
+def test_an_alert_without_labels_or_annotations_is_an_incident_of_its_own(client: TestClient) -> None:
+    bare = notification()
+    bare["alerts"][0] |= {"labels": None, "annotations": None}
+    del bare["groupKey"], bare["receiver"]
+    assert client.post(DOOR, json=bare).json()["firing"] == 1
+    (incident,) = incidents(client)
+    assert (incident["job"], incident["node"], incident["state"]) == (None, None, "detected")
+
+
+def test_an_alert_that_is_resolved_before_it_was_heard_of_calls_nobody(client: TestClient) -> None:
+    assert client.post(DOOR, json=notification(status="resolved", job_id="42")).json()["resolved"] == 1
+    assert incidents(client, open=True) == []
+
+
 @pytest.mark.parametrize(
     "body",
     [
