@@ -1,6 +1,8 @@
 """A training loop in miniature, without torch: ranks that wait for one another after each step, as an all-reduce makes them.
 
 python lockstep.py FINISH_FLAG STEP_SECONDS      (FAULTS in the environment)
+
+STEP_TIMES names a file that gets generation, step and time (seconds since the epoch) of every finished step.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ def main() -> None:
     monitor, faults = pitstop.init(), Faults()
     barrier = Barrier(f"{finish}.{generation}", rank, ranks)
     print("generation", generation, flush=True)
+    times = os.environ.get("STEP_TIMES", "") if rank == 0 else ""
     step = 0
     while barrier.goes_on(step, finish.exists()):
         with monitor.step(step):
@@ -54,6 +57,9 @@ def main() -> None:
             faults.at(step)
             with monitor.sync():
                 barrier.wait(step)
+        if times:
+            with Path(times).open("a") as target:
+                target.write(f"{generation} {step} {time.time()}\n")
         loss = faults.loss(step, 10 * (step + 10) ** -0.3)
         if loss is not None:
             monitor.report(loss=loss)

@@ -53,6 +53,15 @@ class Namespaces:
             sh("ip", "-n", name, "addr", "add", f"{self.address(node)}/24", "dev", "eth0")
             sh("ip", "-n", name, "link", "set", "eth0", "up")
 
+    def uplink(self) -> str:
+        """Join us, outside of all namespaces, to the bridge: our address there. It goes with the namespaces."""
+        address = f"{self.subnet}.250"
+        sh("ip", "link", "add", self.tag, "type", "veth", "peer", "name", "uplink", "netns", f"{self.tag}sw")
+        sh("ip", "-n", f"{self.tag}sw", "link", "set", "uplink", "master", "sw", "up")
+        sh("ip", "addr", "add", f"{address}/24", "dev", self.tag)
+        sh("ip", "link", "set", self.tag, "up")
+        return address
+
     def clear(self) -> None:
         for node in (*self.nodes, "sw"):
             subprocess.run(["ip", "netns", "del", self.namespace(node)], capture_output=True)

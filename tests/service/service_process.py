@@ -32,15 +32,17 @@ class ServiceProcess:
     port: int = field(default_factory=free_port)
     environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    host: str = "127.0.0.1"
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def start(self) -> None:
         """Start, and wait until it answers."""
         log = (self.data_dir.parent / "service.log").open("ab")
-        command = [sys.executable, "-m", "pitstop_entry", "serve", "--port", str(self.port), "--data-dir", str(self.data_dir)]
+        command = [sys.executable, "-m", "pitstop_entry", "serve", "--host", self.host, "--port", str(self.port)]
+        command += ["--data-dir", str(self.data_dir)]
         self.process = subprocess.Popen(command, env=os.environ | self.environment, stdout=log, stderr=log)
         deadline = time.monotonic() + START_SECONDS
         # One client: making one takes longer than asking, and would slow down what it waits for.
