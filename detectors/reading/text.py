@@ -29,6 +29,7 @@ RANK_INSIDE_CHARS = 256
 
 ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])")
 QUICK = re.compile(rb"\[(?:default(\d{1,6})\]:(?: ?\[rank(\d{1,6})\]:)?|rank(\d{1,6})\]:)")
+SHIPPED = re.compile(rb"(?<=[ \t\"|])" + QUICK.pattern)
 
 # What may stand before the text of a line, again and again; the groups say what a prefix names (PREFIX_MEANINGS).
 PREFIX = re.compile(
@@ -48,8 +49,12 @@ PREFIX = re.compile(
 PREFIX_MEANINGS = tuple((index, name.rstrip("0123456789")) for name, index in PREFIX.groupindex.items())
 ABSENT = (-1, -1)
 Span: TypeAlias = tuple[int, int]
-# A process says which rank it is: torch's `[Rank 3]` and `[PG 0 (default_pg) Rank 3]`, loguru-like `rank=3]`.
-RANK_INSIDE = re.compile(r"\[(?:PG [^\]]{0,80}? )?[Rr]ank[ =:]?(?P<rank>\d{1,6})\]|[,\[ ]rank[ =](?P<also>\d{1,6})\]")
+# A process says which rank it is: torch's `[Rank 3]` and `[PG 0 (default_pg) Rank 3]`, loguru-like `rank=3]`; or torchrun's
+# prefix stands behind what a shipper put before it (a stamp, a stream, a pod, a JSON field).
+RANK_INSIDE = re.compile(
+    r"\[(?:PG [^\]]{0,80}? )?[Rr]ank[ =:]?(?P<rank>\d{1,6})\]|[,\[ ]rank[ =](?P<also>\d{1,6})\]"
+    r"|\[default(?P<local>\d{1,6})\]:(?: ?\[rank(?P<after>\d{1,6})\])?"
+)
 
 # Without one of these or the word rank no line names a rank: most need no closer look.
 NUMBERED = re.compile(rb"(?:\[[^\]\n]{1,80}\]:? ?|\([^)\n]{1,80}\) ?){0,5} {0,5}(?:\d{1,6}:|\[(?:trainer|worker|role)\d|<std)")
@@ -103,8 +108,8 @@ def origin_of_path(path: str) -> Origin:
 
 
 def quick_prefix(raw: bytes) -> tuple[int | None, int | None]:
-    """Local and global rank of a torchrun prefix at the very beginning of `raw`, without looking any further."""
-    match = QUICK.match(raw)
+    """Local and global rank of a torchrun prefix at the beginning of `raw`, or behind what a shipper put there."""
+    match = QUICK.match(raw) or SHIPPED.search(raw, 0, RANK_INSIDE_CHARS)
     if match is None:
         return None, None
     local, after_local, rank = match.groups()
@@ -138,7 +143,9 @@ def read_prefixes(text: str) -> Prefixes:
     if rank is None:
         inside = RANK_INSIDE.search(text, position, position + RANK_INSIDE_CHARS)
         if inside:
-            rank = inside.span("rank" if inside["rank"] else "also")
+            rank = next((inside.span(name) for name in ("rank", "also", "after") if inside[name]), None)
+            if inside["local"] and "local" not in found:
+                found["local"] = inside.span("local")
     return Prefixes(rank, found.get("local"), found.get("node"), position)
 
 
@@ -156,7 +163,11 @@ def rank_span(line: bytes) -> Span | None:
     match = QUICK.match(line) if line.startswith(b"[") else None
     if match and (match.lastindex != 1 or line.find(b"ank", match.end(), MAX_PREFIX_BYTES) < 0):
         return match.span(match.lastindex or 0)
-    if line.find(b"ank", 0, MAX_PREFIX_BYTES) < 0 and not NUMBERED.match(line):
+    if (
+        line.find(b"ank", 0, MAX_PREFIX_BYTES) < 0
+        and line.find(b"[default", 0, MAX_PREFIX_BYTES) < 0
+        and not NUMBERED.match(line)
+    ):
         return None
     prefixes = read_prefixes(line[:MAX_PREFIX_BYTES].decode("latin-1"))
     return prefixes.rank or prefixes.local

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from detectors.reading.scan import scan_text
+from rules.artefact import load_matcher
 from rules.diagnosis import Diagnosis
 from rules.matcher import Matcher
 from rules.pack import Rule, RuleRole, load_packs
@@ -42,7 +43,7 @@ PACKS = frozenset(
 
 @cache
 def matcher() -> Matcher:
-    return Matcher(load_packs())
+    return load_matcher()
 
 
 def diagnose(text: str) -> Diagnosis:
@@ -169,6 +170,11 @@ def test_a_link_error_storm_explains_the_lost_gpu() -> None:
     storm = "\n".join(["pcieport 0000:d7:00.0: AER: Corrected error received: 0000:d8:00.0"] * 5)
     assert diagnose(f"{storm}\nNVRM: Xid (PCI:0000:d8:00): 79, GPU has fallen off the bus.").reason == "pcie_link_errors"
     assert not diagnose(storm).is_failure
+
+
+def test_a_slot_that_lost_its_link_once_follows_the_lost_gpu() -> None:
+    slot = "pcieport 0000:b0:01.0: pciehp: Slot(14): Link Down"
+    assert diagnose(f"{slot}\nNVRM: Xid (PCI:0000:b1:00): 79, pid=1, GPU has fallen off the bus.").reason == "gpu_fallen_off_bus"
 
 
 def test_the_same_completion_error_means_the_path_at_launch_and_the_peer_in_mid_run() -> None:

@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 from detectors.reading.scan import scan_text
+from rules.artefact import load_matcher
 from rules.diagnosis import Diagnosis
 from rules.matcher import Matcher
 from rules.pack import Rule, RuleRole, load_packs
@@ -50,7 +51,7 @@ PACKS = frozenset(
 
 @cache
 def matcher() -> Matcher:
-    return Matcher(load_packs())
+    return load_matcher()
 
 
 def diagnose(text: str) -> Diagnosis:

@@ -10,6 +10,7 @@ import pytest
 
 from recovery.decision import CLUSTER_ACTIONS, Action, Mode
 from recovery.policy import JobFacts, Situation, decide
+from rules.artefact import load_matcher
 from rules.diagnosis import Diagnosis
 from rules.matcher import Matcher
 from rules.pack import RuleRole, load_packs
@@ -27,11 +28,11 @@ NAMING = ("{line}", "Nov 29 18:00:00 n2 kernel: {line}", "n9: {line}", "host=n9 
 
 @pytest.fixture(scope="module")
 def matcher() -> Matcher:
-    return Matcher(load_packs())
+    return load_matcher()
 
 
-def root_examples(matcher: Matcher) -> Iterator[str]:
-    for rule in matcher.rules:
+def root_examples() -> Iterator[str]:
+    for rule in load_packs():
         if rule.role is RuleRole.ROOT:
             yield from rule.examples.match
 
@@ -55,7 +56,7 @@ def stays_within_the_job(verdict: Diagnosis, matcher: Matcher) -> None:
 
 
 def test_no_root_example_of_any_pack_reaches_beyond_the_job_whatever_node_it_names(matcher):
-    examples = list(root_examples(matcher))
+    examples = list(root_examples())
     assert len(examples) > 100
     for number, line in enumerate(examples):
         naming = NAMING[number % len(NAMING)]
@@ -64,5 +65,5 @@ def test_no_root_example_of_any_pack_reaches_beyond_the_job_whatever_node_it_nam
 
 @pytest.mark.parametrize("naming", NAMING)
 def test_all_of_them_together_reach_no_further(matcher, naming):
-    text = "".join(naming.format(line=line) + "\n" for line in root_examples(matcher))
+    text = "".join(naming.format(line=line) + "\n" for line in root_examples())
     stays_within_the_job(diagnosed(text, matcher), matcher)

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.reading.text import MAX_TEXT_BYTES, Origin, line_text, origin_of_path, origin_of_text, rank_span, torn_parts
+from detectors.reading.text import (
+    MAX_TEXT_BYTES,
+    Origin,
+    line_text,
+    origin_of_path,
+    origin_of_text,
+    quick_prefix,
+    rank_span,
+    torn_parts,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +54,26 @@ def test_prefixes_name_rank_and_node(text: str, rank: int | None, node: str | No
 def test_torchrun_tells_the_local_rank_until_the_line_names_the_global_one() -> None:
     assert origin_of_text("[default5]: iteration 5")[0] == Origin(None, None, 5)
     assert origin_of_text("[default5]:[rank13]: iteration 5")[0] == Origin(13, None, 5)
+
+
+@pytest.mark.parametrize(
+    "shipped",
+    [
+        "2024-05-05T10:11:12.123456789Z ",
+        "2024-05-05T10:11:12.123456789Z stderr F ",
+        "worker-1  | ",
+        "May 05 10:11:12 gpu3 train.sh[4411]: ",
+        '{"log":"',
+        "2024-05-05 10:11:12,123 ",
+    ],
+)
+def test_torchruns_prefix_counts_behind_what_a_shipper_puts_before_it(shipped: str) -> None:
+    assert origin_of_text(shipped + "[default5]: iteration 5")[0].local == 5
+    assert origin_of_text(shipped + "[default5]:[rank13]: iteration 5")[0].rank == 13
+    line = (shipped + "[default5]: iteration 5").encode()
+    span = rank_span(line)
+    assert span is not None and line[slice(*span)] == b"5"
+    assert quick_prefix(line) == (5, None)
     assert origin_of_path("/log/none_4wzushrn/attempt_0/3/stderr.log") == Origin(None, None, 3)
 
 
