@@ -158,7 +158,7 @@ def test_a_killed_precursor_and_a_judge_that_is_away_cost_only_time(site, endpoi
     """The precursor dies as it begins; the judge is down when it is first asked, and marks later."""
     (site / "fetch.sh").write_text("[ -e $0.died ] || { touch $0.died; kill -9 $PPID; }\ncp -r model/. $1\n")
     mark = completion(json.dumps({"score": 0.5, "why": "so so"}))
-    endpoint.script = lambda _body, number: mark if number >= 3 else (503, "{}")
+    endpoint.script = lambda _body, number: mark if number >= 4 else (503, "{}")
     monkeypatch.setenv("PITSTOP_LLM_BASE_URL", endpoint.base_url)
     monkeypatch.setenv("PITSTOP_LLM_MODEL", "scripted")
     judged = {"name": "judged", "samples": 4, "verify": "judge"}

@@ -82,6 +82,7 @@ def test_ranks_that_start_again_are_forked_from_the_spare_and_end_as_any_other(r
     script.write_text(SCRIPT)
     process = runs.start(script, str(flag))
     wait_for(lambda: (tmp_path / "data/run/job/spare.sock").exists(), what="the spare")
+    wait_for(lambda: peer.lines(0), what="the first line")
     assert peer.lines(0)[0].startswith("cold rank 0")
     os.kill(next(it["process"]["pid"] for it in runs.state()["placement"]["processes"] if it["rank"] == 0), signal.SIGKILL)
     wait_for(lambda: "warm rank 1 generation 1 __main__ True" in peer.lines(1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -40,6 +42,13 @@ def test_no_pattern_crosses_a_newline() -> None:
 def test_anchors_are_those_of_the_line() -> None:
     matcher = Matcher([rule("A", r"^start"), rule("B", r"stop$")])
     assert [(hit.rule, hit.line) for hit in matcher.scan(b"start\nx start stop\nstop x\nstop\n")] == [(0, 0), (1, 1), (1, 3)]
+
+
+@given(st.text("a429x .1", max_size=40), st.text("a429", min_size=1, max_size=4))
+def test_numbers_between_an_open_gap_and_a_long_literal_are_found(gap: str, number: str) -> None:
+    pattern = r"HTTP Request: .*[0-9]{3} Too Many Requests"
+    line = f"HTTP Request: {gap}{number} Too Many Requests"
+    assert bool(list(Matcher([rule("A", pattern)]).scan(line.encode() + b"\n"))) == bool(re.search(pattern, line))
 
 
 def test_a_line_without_its_newline_is_still_a_line() -> None:

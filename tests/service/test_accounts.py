@@ -236,7 +236,7 @@ def test_the_page_shows_ratios_and_failures_in_the_form_of_acmes_table(scene: Sc
     text = scene.client.get("/report").text
     for words in ("GPU-hours held", "ETTR", "Time to restart (TR)", "TR/TF", "Losses by node", "No temperature is known"):
         assert words in text
-    assert text.count("data-chart") == 3
+    assert text.count("data-chart") == 5
 
 
 def test_heat_is_set_against_nvlink_and_ecc_failures_of_the_same_hour(scene: Scene) -> None:

@@ -95,7 +95,7 @@ def test_the_memory_of_the_second_save_is_there_before_it(tmp_path: Path, monkey
     first.begin(header, b"", b"")
     first.finish(header)
     slots.prepare(0, size)
-    wait_for(lambda: list(tmp_path.glob("rank0.1.new")), what="the second slot")
+    wait_for(lambda: any(path.stat().st_size == size for path in tmp_path.glob("rank0.1.new")), what="the second slot")
 
     def none_left(*_: int) -> None:
         raise OSError("no memory is left")
