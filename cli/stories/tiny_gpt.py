@@ -122,6 +122,8 @@ def main() -> None:
         if arguments.until and all_see(arguments.until):
             break
         time.sleep(max(0.0, arguments.step_seconds - (time.monotonic() - began)))
+    # To let go of the last tensor Gloo's thread needs the GIL, with which the end of the group would wait for that thread.
+    dist.barrier()
     dist.destroy_process_group()
 
 
