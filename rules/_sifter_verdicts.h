@@ -1,4 +1,4 @@
-/* Verdicts: what the matches of a scan over some lines say of each. Included by rules/_sifter.c only; rules/verdicts.py states it. */
+/* Verdicts: what the matches of a scan over some lines say of each. Included by rules/_sifter.c only; rules/scan_verdicts.py states it. */
 #pragma once
 #include "_sifter.h"
 

@@ -16,10 +16,10 @@ import re2
 
 from rules.matcher import Clause, Hit, Matcher, byte_options
 from rules.pack import CAPTURES, Rule, RuleRole
+from rules.scan_verdicts import CONDITION, KEEP, SIGNAL, new_verdicts
 from rules.shapes import ANY_DIGIT, Hints, ShapePatterns, Span, judge, shape_of, with_unknown_digits
 from rules.sifter import ASK, MAX_SERIES, NO_RANK, RankReport, Sifter, new_sifter
 from rules.signal import Measurement
-from rules.verdicts import CONDITION, KEEP, SIGNAL, new_verdicts
 
 __all__ = ["CompressionReport", "Compressor", "RankPrefix", "RankTrace", "Reading", "Series", "Sifted", "measurements_of"]
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from rules.matcher import Matcher
 from rules.pack import RuleRole
+from rules.scan_verdicts import KEEP
 from rules.shapes import Hints, ShapePatterns, Span, judge, shape_of
 
-__all__ = ["KEPT", "BlockVerdicts", "VerdictFinder"]
+__all__ = ["BlockVerdicts", "VerdictFinder"]
 
-# In place of the number of a routine rule.
-KEPT = -1
+# In place of the number of a routine rule, or of KEEP.
 UNKNOWN = -2
 
 # More than this of one line is no shape worth remembering; nor are more shapes than this in all.
@@ -29,7 +29,7 @@ NOTHING: dict[tuple[Span, ...], dict[tuple[bytes, ...], int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class BlockVerdicts:
-    """`rules`: by line, the number of the routine rule that drops it, or KEPT. `signals`: lines in which a signal rule finds
+    """`rules`: by line, the number of the routine rule that drops it, or KEEP. `signals`: lines in which a signal rule finds
     something."""
 
     rules: list[int]
@@ -47,8 +47,8 @@ class VerdictFinder:
         self._patterns = matcher.patterns
         self._shapes = shapes
         rules = matcher.rules
-        # By pattern: its routine rule, or KEPT for one of a signal rule.
-        self._routine = [rule if rules[rule].role is RuleRole.ROUTINE else KEPT for rule, _, _ in matcher.references]
+        # By pattern: its routine rule, or KEEP for one of a signal rule.
+        self._routine = [rule if rules[rule].role is RuleRole.ROUTINE else KEEP for rule, _, _ in matcher.references]
         self._settled: dict[bytes, int] = {}
         # By shape: where the digits stand on which it hangs, and what it is for which of them.
         self._guarded: dict[bytes, dict[tuple[Span, ...], dict[tuple[bytes, ...], int]]] = {}
@@ -82,17 +82,17 @@ class VerdictFinder:
         return UNKNOWN
 
     def _look_at(self, lines: Sequence[bytes]) -> BlockVerdicts:
-        verdicts = [KEPT] * len(lines)
+        verdicts = [KEEP] * len(lines)
         signals: set[int] = set()
         precedence, routine = self._shapes.precedence, self._routine
         for index, pattern in self._patterns.find(b"".join([line + b"\n" for line in lines])):
             rule = routine[pattern]
-            if rule == KEPT:
+            if rule == KEEP:
                 signals.add(index)
-            elif verdicts[index] == KEPT or precedence[rule] < precedence[verdicts[index]]:
+            elif verdicts[index] == KEEP or precedence[rule] < precedence[verdicts[index]]:
                 verdicts[index] = rule
         for index in signals:
-            verdicts[index] = KEPT
+            verdicts[index] = KEEP
         return BlockVerdicts(verdicts, frozenset(signals))
 
     def _was_seen(self, masked: bytes) -> bool:
@@ -111,7 +111,7 @@ class VerdictFinder:
         chosen = list(fresh.items())[:MAX_JUDGED]
         judgements = judge(self._shapes, [line for _, (line, _) in chosen], True, self._hints) if chosen else []
         for (masked, (line, verdict)), judgement in zip(chosen, judgements, strict=True):
-            rule = KEPT if judgement is None or judgement.rule is None else judgement.rule
+            rule = KEEP if judgement is None or judgement.rule is None else judgement.rule
             # A verdict that hangs on too much is found anew each time.
             if judgement is not None and rule == verdict:
                 self._remember(masked, line, rule, judgement.guards)

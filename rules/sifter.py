@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
+from rules.scan_verdicts import KEEP
 from rules.shapes import Span, shape_of
-from rules.verdicts import KEEP
 
 __all__ = [
     "ASK",

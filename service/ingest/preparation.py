@@ -13,10 +13,11 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from detectors.reading.text import strip_escapes
-from rules.line_verdicts import KEPT, BlockVerdicts, VerdictFinder
+from rules.line_verdicts import BlockVerdicts, VerdictFinder
 from rules.matcher import Matcher
 from rules.pack import Rule
 from rules.redaction import Redactor
+from rules.scan_verdicts import KEEP
 from rules.shapes import ShapePatterns
 from rules.signal import Trust
 from service.chunks import ChunkEncoder
@@ -170,7 +171,7 @@ class Preparer:
         signals = verdicts.signals | {hit.line for hit in self._learnt_signals.scan(block)}
         for hit in self._learnt.scan(block):
             item = self._filters[hit.rule]
-            if rules[hit.line] == KEPT and hit.line not in signals and (item.jobs is None or jobs[hit.line] in item.jobs):
+            if rules[hit.line] == KEEP and hit.line not in signals and (item.jobs is None or jobs[hit.line] in item.jobs):
                 rules[hit.line] = self._rules + hit.rule
 
     def _stream(self, body: Body, key: StreamKey, lines: StreamLines, texts: list[bytes], verdicts: list[int]) -> PreparedStream:
@@ -179,10 +180,10 @@ class Preparer:
             # Of lines that mark the job's life only the last of a batch stays: where a run stood must remain visible.
             last = max([index for index, rule in enumerate(verdicts) if rule in self._marks])
             dropped[verdicts[last]] -= 1
-            verdicts[last] = KEPT
-        dropped.pop(KEPT, None)
+            verdicts[last] = KEEP
+        dropped.pop(KEEP, None)
         numbers, times = lines.numbers, lines.times
-        kept = [(numbers[index], times[index], texts[index]) for index, rule in enumerate(verdicts) if rule == KEPT]
+        kept = [(numbers[index], times[index], texts[index]) for index, rule in enumerate(verdicts) if rule == KEEP]
         vouched = key.node_vouched and key.node is not None and key.node == body.vouching_node
         trust = Trust.NODE if vouched else Trust.JOB
         name = stream_name(key, trust)

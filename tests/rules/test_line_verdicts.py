@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 
 import rules.line_verdicts
-from rules.line_verdicts import KEPT, VerdictFinder
+from rules.line_verdicts import VerdictFinder
 from rules.matcher import Matcher
 from rules.pack import Rule, RuleRole
+from rules.scan_verdicts import KEEP
 from rules.shapes import precedence_of, shape_patterns
 from tests.rules.test_compression import ROUTINE, SIGNAL, block_of, lines_of_examples, other_digits, shipped
 
@@ -20,8 +21,8 @@ def looked_at(matcher: Matcher, line: bytes) -> tuple[int, bool]:
     """The verdict and whether it is a signal, by looking at nothing but this line."""
     found = {hit.rule for hit in matcher.scan(line + b"\n")}
     if any(matcher.rules[index].role is not RuleRole.ROUTINE for index in found):
-        return KEPT, True
-    return min(found, key=precedence_of(matcher.rules).__getitem__, default=KEPT), False
+        return KEEP, True
+    return min(found, key=precedence_of(matcher.rules).__getitem__, default=KEEP), False
 
 
 @settings(max_examples=25, deadline=None)
@@ -49,7 +50,7 @@ def test_digits_on_which_a_signal_hangs_are_looked_at_every_time() -> None:
     finder = finder_of([ROUTINE, SIGNAL])
     lines = [b"request took %d ms, status %d" % (10 + n % 90, 503 if n == 77 else 200) for n in range(100)]
     found = [finder.find(block_of([line])) for line in lines]
-    assert [index for index, verdicts in enumerate(found) if verdicts.rules == [KEPT]] == [77]
+    assert [index for index, verdicts in enumerate(found) if verdicts.rules == [KEEP]] == [77]
     assert [index for index, verdicts in enumerate(found) if verdicts.signals] == [77]
 
 

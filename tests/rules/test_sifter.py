@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from rules.scan_verdicts import KEEP
 from rules.sifter import ASK, NO_RANK, PythonSifter, Sifter, new_sifter
-from rules.verdicts import KEEP
 
 RULES = 3
 LINE = st.text(alphabet="ab 0179.:[]E-\r\x00é", max_size=40).map(str.encode)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rules.verdicts import CONDITION, KEEP, SIGNAL, PythonVerdicts, new_verdicts
+from rules.scan_verdicts import CONDITION, KEEP, SIGNAL, PythonVerdicts, new_verdicts
 
 ROUTINE = 5
 STANDINGS = [3, SIGNAL, 0, CONDITION, 4]
