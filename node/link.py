@@ -106,6 +106,8 @@ class ServiceLink:
         self._sending = threading.Event()
         self._threads: list[threading.Thread] = []
         self._undecided: tuple[Outgoing, float] | None = None
+        self._one_heartbeat = threading.Lock()
+        self._end_told = False
 
     def start(self) -> None:
         lease = self._identity.lease_document()
@@ -141,7 +143,14 @@ class ServiceLink:
         self.report(Outgoing(lambda client: client.report_result(node, command, document), f"the result of command {command}"))
 
     def report_end(self, document: Mapping[str, Any]) -> None:
-        self.report(Outgoing(lambda client: client.heartbeat(self._job, document), "the end", self._spool.last_number))
+        """The last heartbeat: none that says "running" arrives after it."""
+
+        def send(client: ServiceClient) -> Any:
+            with self._one_heartbeat:
+                self._end_told = True
+                return client.heartbeat(self._job, document)
+
+        self.report(Outgoing(send, "the end", self._spool.last_number))
 
     def finish(self, seconds: float) -> bool:
         """Send what is left while something gets through at least every `seconds`; True when all is sent.
@@ -182,8 +191,9 @@ class ServiceLink:
             try:
                 client.renew_lease(self._identity.node, {**lease, "clock": time.time()})
                 document = self._beat()
-                if document is not None and self._registered.is_set():
-                    client.heartbeat(self._job, document)
+                with self._one_heartbeat:
+                    if document is not None and self._registered.is_set() and not self._end_told:
+                        client.heartbeat(self._job, document)
                 undecided = self._undecided
                 if undecided is not None and time.monotonic() >= undecided[1]:
                     self._undecided = None

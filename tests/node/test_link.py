@@ -1,0 +1,45 @@
+"""The agent's side of the service, against the scripted peer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from node.link import Identity, ServiceLink
+from node.service_client import ServiceClient
+from node.spool import Spool
+from tests.node.peer import Peer, wait_for
+
+
+class SlowHeartbeats(ServiceClient):
+    """A heartbeat of a running job waits for `go` before it is sent, as one that its thread was taken off the processor for."""
+
+    about_to_send = threading.Event()
+    go = threading.Event()
+
+    def heartbeat(self, job: str, document: Mapping[str, Any]) -> None:
+        if not document.get("ended"):
+            self.about_to_send.set()
+            assert self.go.wait(30)
+        super().heartbeat(job, document)
+
+
+def test_no_heartbeat_of_a_running_job_arrives_after_the_one_that_says_it_ended(peer: Peer, tmp_path: Path) -> None:
+    def client() -> ServiceClient:
+        return SlowHeartbeats(f"http://127.0.0.1:{peer.port}", None)
+
+    identity = Identity("n1", "agent", "boot", {})
+    running, ended = {"ended": False}, {"ended": True}
+    link = ServiceLink(
+        client, identity, "job", {"job": "job"}, Spool(tmp_path), lambda _: None, lambda _: None, lambda: running, after=0
+    )
+    link.start()
+    wait_for(SlowHeartbeats.about_to_send.is_set)
+    link.report_end(ended)
+    wait_for(lambda: link._sending.is_set() or peer.posted("/heartbeat"))
+    SlowHeartbeats.go.set()
+    assert link.finish(5)
+    wait_for(lambda: all(not thread.is_alive() for thread in link._threads if thread.name == "beat_loop"))
+    assert peer.posted("/heartbeat") == [running, ended]
