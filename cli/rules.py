@@ -172,6 +172,8 @@ def compile_command(
     key = artefact_key()
     path = output or artefact_path(key)
     try:
+        # Before the seconds that compiling takes.
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         compiled = compile_rules()
         write_artefact(compiled, key, path)
     except PackError as error:

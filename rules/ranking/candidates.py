@@ -47,6 +47,11 @@ class Candidate:
     ruled_out_by: str = ""
 
     @property
+    def is_retried(self) -> bool:
+        """Whether nothing speaks for it but warnings of what the software tried again by itself."""
+        return self.inference is None and all(item.rule.transient for item in self.items)
+
+    @property
     def first(self) -> int:
         return min(item.order for item in self.items)
 
@@ -139,12 +144,17 @@ def gather(
     return (*candidates.values(), *ruled_out)
 
 
+def is_retry_in_vain(candidate: Candidate, retried: Sequence[Candidate]) -> bool:
+    """Whether `candidate` is how a program ends that tried one of `retried` again in vain, by what their rules name."""
+    return any(candidate.reason in item.rule.overrides for other in retried for item in other.items)
+
+
 def choose(candidates: Sequence[Candidate], timeline: Timeline) -> tuple[Candidate | None, tuple[Candidate, ...]]:
     """The cause, and the others with what ruled them out.
 
     Of several attempts in one log the last one that failed is diagnosed. In it, a reason that names a cause outranks any
-    that names a symptom; then the weightier; among those of about the same weight the one that came first, for the rest are
-    likely its consequences.
+    that names a symptom, and a failure outranks a warning of something that was tried again; then the weightier; among those of
+    about the same weight the one that came first, for the rest are likely its consequences.
     """
     open_ones = [item for item in candidates if not item.ruled_out_by]
     if not open_ones:
@@ -153,6 +163,9 @@ def choose(candidates: Sequence[Candidate], timeline: Timeline) -> tuple[Candida
     current = [item for item in open_ones if timeline.attempt_of(item.last) == latest]
     established = any(item.established for item in current)
     pool = [item for item in current if item.established == established and item.reason != UNKNOWN] or current
+    if all(item.is_retried for item in pool):
+        pool = [item for item in current if item.reason != UNKNOWN and not is_retry_in_vain(item, pool)] or pool
+    pool = [item for item in pool if not item.is_retried] or pool
     top = max(item.weight for item in pool)
     chosen = min((item for item in pool if item.weight >= top - CLOSE), key=lambda item: (item.first, -item.weight, item.reason))
     others = []
@@ -163,6 +176,10 @@ def choose(candidates: Sequence[Candidate], timeline: Timeline) -> tuple[Candida
             others.append(item)
         elif item not in current:
             others.append(replace(item, ruled_out_by=f"an earlier attempt failed with it ({position(item.leading.line)})"))
+        elif item not in pool and item.established == established:
+            others.append(
+                replace(item, ruled_out_by="a warning that the software retries by itself, while a failure names its cause")
+            )
         elif item not in pool:
             others.append(replace(item, ruled_out_by="names a symptom, while a cause is in the evidence"))
         elif item.weight < top - CLOSE:

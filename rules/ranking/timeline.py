@@ -156,12 +156,18 @@ def healed_by(healers: Sequence[Observation], at: Observation) -> Observation | 
     return None
 
 
+def may_come_of(failure: Observation, warning: Observation) -> bool:
+    """Whether what the software retried in vain may show as `failure`: one that its rule names, or one that names nothing."""
+    return failure.reason in (None, UNKNOWN, warning.reason) or failure.is_named_by(warning.rule.overrides)
+
+
 def settle(observations: Sequence[Observation], timeline: Timeline) -> Settled:
     """Set aside what its position, its number or a later line shows to be no failure.
 
     Position: a rule limited to a phase counts only in it. Number: fewer matches than the rule asks for are noise. Later lines: a
     recovery that the rule names; for a warning that the software retries by itself (`transient`), the absence of a failure after
-    it; for a sign of trouble without a cause (`unknown`), a completed step of the same process.
+    it that may have come of it; for such a warning and for a sign of trouble without a cause (`unknown`), a completed step of the
+    same process.
     """
     counts: dict[str, int] = defaultdict(int)
     for item in observations:
@@ -179,18 +185,25 @@ def settle(observations: Sequence[Observation], timeline: Timeline) -> Settled:
             aside.append((item, "means something else at this point of the run"))
         elif healer := healed_by(healers, item):
             aside.append((item, f"works again at {position(healer.line)}"))
-        elif item.reason == UNKNOWN and (step := timeline.went_on_after(item) or timeline.survived(item)):
+        elif (item.reason == UNKNOWN or item.rule.transient) and (
+            step := timeline.went_on_after(item) or timeline.survived(item)
+        ):
             aside.append((item, f"training went on at {position(step.last)}"))
         elif item.reason and families[item.reason].family in SURVIVABLE and (step := timeline.survived(item)):
             aside.append((item, f"the program lived on: training went on at {position(step.last)}"))
         else:
             kept.append(item)
-    failing = [item.order for item in kept if item.role in (Role.ROOT, Role.CASCADE) and not item.rule.transient]
-    last_failure = max(failing, default=-1)
+    failing = [item for item in kept if item.role in (Role.ROOT, Role.CASCADE) and not item.rule.transient]
+    named = {position(item.line) for item in failing if item.reason != UNKNOWN}
+    failing = [item for item in failing if item.reason != UNKNOWN or position(item.line) not in named]
     settled = []
     for item in kept:
-        if item.rule.transient and item.role is not Role.CONTEXT and item.order > last_failure:
+        if not item.rule.transient or item.role is Role.CONTEXT:
+            settled.append(item)
+        elif not (later := [failure for failure in failing if failure.order > item.order]):
             aside.append((item, "a warning that the software retries by itself, and no failure follows"))
+        elif not any(may_come_of(failure, item) for failure in later):
+            aside.append((item, f"a warning that the software retries by itself; what failed is at {position(later[0].line)}"))
         else:
             settled.append(item)
     return Settled(tuple(settled), tuple(aside))

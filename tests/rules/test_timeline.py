@@ -11,13 +11,14 @@ STEP = rule("T-STEP", role="routine", marks=Mark.PROGRESS)
 RESTART = rule("T-RESTART", role="context", marks=Mark.RESTART)
 RETRY = rule("T-RETRY", "rdma_retry_exceeded", weight=70)
 PATH = rule("T-PATH", "rdma_path_unreachable", weight=75, phase=Phase.START, overrides=("T-RETRY",))
-HUB = rule("T-HUB", "hub_unreachable", transient=True)
+HUB = rule("T-HUB", "hub_unreachable", transient=True, overrides=("nccl_timeout_unattributed", "process_exit_unattributed"))
 TIMEOUT = rule("T-TIMEOUT", "nccl_timeout_unattributed", "cascade")
 NFS = rule("T-NFS", "storage_hang", weight=70)
 NFS_OK = rule("T-NFS-OK", role="context", recovers=("T-NFS",))
 TROUBLE = rule("T-TROUBLE", "unknown", "cascade")
 ECC = rule("T-ECC", "gpu_uncorrectable_ecc", weight=90)
 KEY = rule("T-KEY", "python_key_error")
+SUMMARY = rule("T-SUMMARY", role="context", marks=Mark.EXIT)
 
 
 def test_the_same_words_at_the_first_transfer_are_configuration() -> None:
@@ -42,6 +43,26 @@ def test_a_retried_warning_alone_is_no_failure() -> None:
 def test_a_retried_warning_is_the_cause_of_the_failure_that_follows() -> None:
     diagnosis = diagnose(sighting(HUB, 1), sighting(TIMEOUT, 2))
     assert (diagnosis.reason, root_lines(diagnosis)) == ("hub_unreachable", [1])
+
+
+def test_a_retried_warning_is_not_the_cause_where_the_failure_names_its_own() -> None:
+    diagnosis = diagnose(sighting(HUB, 1), sighting(KEY, 2), sighting(TROUBLE, 2))
+    assert (diagnosis.reason, root_lines(diagnosis)) == ("python_key_error", [2])
+
+
+def test_a_retried_warning_is_not_the_cause_of_a_death_that_no_retry_brings_about() -> None:
+    killed = sighting(SUMMARY, 3, captures={"signal": "SIGSEGV", "local_rank": "3"})
+    assert diagnose(sighting(HUB, 1), killed, sighting(TROUBLE, 3)).reason == "process_segfault"
+
+
+def test_a_retried_warning_is_forgotten_when_training_goes_on() -> None:
+    diagnosis = diagnose(
+        sighting(STEP, 1, captures={"step": "1"}),
+        sighting(HUB, 2),
+        sighting(STEP, 50, captures={"step": "9"}),
+        sighting(TIMEOUT, 60),
+    )
+    assert diagnosis.reason == "nccl_timeout_unattributed"
 
 
 def test_what_works_again_is_no_failure() -> None:
