@@ -41,13 +41,24 @@ def reduce_gradients(model: nn.Module, world: int) -> None:
         at += size
 
 
+def meet() -> None:
+    """Form the group. Of torch 2.13, env:// under torchrun meets the addresses of the attempt before in the launcher's store."""
+    environment = os.environ
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        dist.init_process_group("gloo")
+        return
+    store = dist.TCPStore(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), is_master=False)
+    store = dist.PrefixStore(f"attempt{environment['TORCHELASTIC_RESTART_COUNT']}", store)
+    dist.init_process_group("gloo", store=store, rank=int(environment["RANK"]), world_size=int(environment["WORLD_SIZE"]))
+
+
 def main() -> None:
     checkpoint, steps, result = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(7)
     monitor, faults = pitstop.init(), Faults()
-    dist.init_process_group("gloo")
+    meet()
     rank, world = dist.get_rank(), dist.get_world_size()
     model = TinyGPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
