@@ -7,7 +7,7 @@ function draw() {
     const series = JSON.parse(place.dataset.chart);
     const layout = {
       barmode: "stack", font: look, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: 60, r: 10, t: 10, b: 40 }, legend: { orientation: "h" }, bargap: 0.3, showlegend: series.traces.length > 1,
+      margin: { l: 60, r: 10, t: 10, b: 40 }, legend: { orientation: "h", y: 1, yanchor: "bottom" }, bargap: 0.3, showlegend: series.traces.length > 1,
       xaxis: { type: series.x ?? "category", gridcolor: grid, automargin: true },
       yaxis: { title: { text: series.unit }, rangemode: series.from === "anywhere" ? "normal" : "tozero", gridcolor: grid, ...(series.step ? { dtick: series.step } : {}) },
     };
