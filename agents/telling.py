@@ -21,6 +21,11 @@ ENDING = re2.compile(
     r"Traceback \(most recent|^\s*File \"|Sending process \d+ closing signal|error_file|local_rank: \d+ \(pid|torchelastic|"
     r"RuntimeError: DataLoader worker|srun: error: .*(?:Exited|task)|elastic/multiprocessing"
 )
+# What the program itself thought routine. `NCCL WARN` is how NCCL says its errors.
+LEVELS = (
+    re2.compile(r"\b(?:INFO|DEBUG|TRACE|NOTICE)\b|^\[?[ID](?:\d{4}|\d{8})? |\b(?:level|severity)=\"?(?:info|debug)"),
+    re2.compile(r"(?:^|[^L] |\S)\bWARN(?:ING)?\b|^\[?W(?:\d{4}|\d{8})? |Warning:|\b(?:level|severity)=\"?warn"),
+)
 LONGEST = 4_000
 
 
@@ -35,11 +40,21 @@ def tells_of_exit(text: str) -> bool:
 
 
 def telling_lines(lines: Sequence[str], most: int = 6) -> list[str]:
-    """The last `most` different complaints among `lines`, in order: of what was complained of earlier the run did not end."""
-    found: dict[str, None] = {}
+    """The last `most` different complaints among `lines`, in order: of what was complained of earlier the run did not end.
+
+    Of those the gravest alone: what the program logged as information or as a warning counts where it logged nothing worse, since
+    another run of the same failure has other such lines around it.
+    """
+    by_level: dict[int, dict[str, None]] = {}
     for text in reversed(lines):
-        if text not in found and complains(text) and not tells_of_exit(text):
-            found[text] = None
-            if len(found) >= most:
-                break
-    return list(reversed(found))
+        if complains(text) and not tells_of_exit(text):
+            found = by_level.setdefault(level_of(text), {})
+            if len(found) < most:
+                found.setdefault(text)
+    return list(reversed(by_level[max(by_level)])) if by_level else []
+
+
+def level_of(text: str) -> int:
+    """0 for information, 1 for a warning, 2 for the rest: most lines that matter bear no level at all."""
+    head = text[:LONGEST]
+    return next((level for level, pattern in enumerate(LEVELS) if pattern.search(head)), len(LEVELS))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from agents.embedding import DIMENSIONS, EmbeddingError, MiniLM, ModelFiles, packaged_files
 from agents.memory import Entry, Feedback, Origin, vote
 from agents.memory_index import MemoryIndex
-from agents.normal_form import normal_form
+from agents.normal_form import evidence_text, normal_form
 from agents.recall import MemoryRecall, example_entries, example_vectors
 from rules.diagnosis import Diagnosis, Evidence
 from rules.pack import load_packs
@@ -88,33 +90,68 @@ def test_examples_are_embedded_once_and_then_read(embedder: MiniLM, tmp_path: Pa
 
 
 def mutated(line: str, rng: random.Random) -> str:
-    """`line` as it would stand in the log of another run on other machines."""
-    line = re.sub(r"(?<![A-Za-z_.(])\d+", lambda match: str(rng.randrange(10 ** len(match.group(0)))), line)
+    """`line` as it would stand in the log of another run on other machines and other versions."""
+    line = re.sub(r"(?<![A-Za-z_.(])\d+|(?<=\b[vV])\d+|(?<=\bcu)\d+", lambda match: str(rng.randrange(10 ** len(match[0]))), line)
     line = re.sub(r"(/[\w.-]+){3,}", lambda match: f"/mnt/{rng.choice('abc')}/{match.group(0).rsplit('/', 1)[1]}", line)
     return re.sub(r"\b(node|worker|gpu|host|cn)-?\d+\b", lambda _match: f"dgx{rng.randrange(999)}", line)
 
 
+@pytest.fixture(scope="module")
+def cases() -> list[dict[str, Any]]:
+    if not CORPUS.exists():
+        pytest.skip("the labelled corpus is not beside the project")
+    return [json.loads(line) for line in CORPUS.read_text().splitlines()]
+
+
+def recalled(embedder: MiniLM, reasons: Sequence[str], texts: Sequence[str], again: Sequence[str]) -> tuple[float, float]:
+    """(recall, precision) where each of `texts` is remembered and comes once more as the one of `again` in its place."""
+    entries = [Entry(str(n), reason, text, Origin.INCIDENT) for n, (reason, text) in enumerate(zip(reasons, texts, strict=True))]
+    index = MemoryIndex(entries, embedder.embed(texts))
+    said = [
+        vote(index.search(row), 0.0, shared=lambda entry, text=text: index.wording.shared(text, entry.text)).reason
+        if text
+        else None
+        for row, text in zip(embedder.embed(again), again, strict=True)
+    ]
+    right = sum(answer == reason for answer, reason in zip(said, reasons, strict=True))
+    answered = sum(answer is not None for answer in said)
+    print(f"recurrence: {len(reasons)} failures, recall {right / len(reasons):.3f}, precision {right / answered:.3f}")
+    return right / len(reasons), right / answered
+
+
 @pytest.mark.acceptance
-@pytest.mark.skipif(not CORPUS.exists(), reason="the labelled corpus is not beside the project")
-def test_recurring_failures_are_recalled_precisely(embedder: MiniLM) -> None:
-    """Every case of the corpus again with other numbers, paths, hosts and order: recall 0.95 at precision 0.98."""
-    cases = [json.loads(line) for line in CORPUS.read_text().splitlines()]
+def test_recurring_failures_are_recalled_precisely(embedder: MiniLM, cases: list[dict[str, Any]]) -> None:
+    """Every case of the corpus again with other numbers, paths, versions, hosts and order: recall 0.95 at precision 0.98."""
     failures = [
         (case["label"]["reason"], [case["log"][n] for n in case["culprit_lines"]]) for case in cases if case["culprit_lines"]
     ]
-    texts = [normal_form(lines) for _, lines in failures]
-    entries = [
-        Entry(str(n), reason, text, Origin.INCIDENT) for n, ((reason, _), text) in enumerate(zip(failures, texts, strict=True))
-    ]
-    index = MemoryIndex(entries, embedder.embed(texts))
     rng = random.Random(1)
     again = [normal_form(rng.sample([mutated(line, rng) for line in lines], len(lines))) for _, lines in failures]
-    said = [
-        vote(index.search(row), 0.0, shared=lambda entry, text=text: index.wording.shared(text, entry.text)).reason
-        for row, text in zip(embedder.embed(again), again, strict=True)
+    reasons, texts = [reason for reason, _ in failures], [normal_form(lines) for _, lines in failures]
+    recall, precision = recalled(embedder, reasons, texts, again)
+    assert recall >= 0.95 and precision >= 0.98
+
+
+@pytest.mark.acceptance
+def test_failures_that_no_rule_knows_are_recalled_among_other_lines(embedder: MiniLM, cases: list[dict[str, Any]]) -> None:
+    """As if no rule knew any: what reads like a complaint is remembered, and comes again behind lines of healthy runs."""
+    nobody_knows = unknown_failure()
+    healthy = [line for case in cases if not case["culprit_lines"] for line in case["log"]]
+    failures = [
+        (case["label"]["reason"], case, evidence_text(nobody_knows, case["log"])) for case in cases if case["culprit_lines"]
     ]
-    right = sum(answer == reason for answer, (reason, _) in zip(said, failures, strict=True))
-    answered = sum(answer is not None for answer in said)
-    print(f"recurrence: {len(failures)} failures, recall {right / len(failures):.3f}, precision {right / answered:.3f}")
-    assert right / len(failures) >= 0.95
-    assert right / answered >= 0.98
+    failures = [failure for failure in failures if failure[2]]
+    rng = random.Random(1)
+
+    def again(case: dict[str, Any]) -> str:
+        labelled = {*case["culprit_lines"], *case["cascade_lines"], *case["teardown_lines"]}
+        lines = [mutated(line, rng) for number, line in enumerate(case["log"]) if number in labelled]
+        return evidence_text(nobody_knows, rng.sample(healthy, rng.randrange(6)) + lines)
+
+    recall, precision = recalled(
+        embedder,
+        [reason for reason, _, _ in failures],
+        [text for _, _, text in failures],
+        [again(case) for _, case, _ in failures],
+    )
+    assert recall >= 0.75 and precision >= 0.98
