@@ -102,7 +102,7 @@ def by_service(service: ServiceProcess, folder: Path) -> tuple[float, float]:
 
 
 def last_step(service: ServiceProcess, job: str) -> int:
-    return int(service.get(f"/api/v1/jobs/{job}").get("step") or 0)
+    return max((item["step"] or 0 for item in service.get(f"/api/v1/jobs/{job}")["rank_states"]), default=0)
 
 
 def seen(condition: Callable[[], bool]) -> float:
