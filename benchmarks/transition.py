@@ -78,8 +78,8 @@ def rows(measured: Mapping[int, Sequence[float]]) -> Iterator[str]:
         yield f"| {size} | {median(seconds):.2f} | {min(seconds):.2f} to {max(seconds):.2f} |"
     base, growth = fit(measured)
     yield ""
-    yield f"A line through the medians: {base:.2f} s and {growth:+.2f} s for each doubling. The simulator with that, one task on every"
-    yield "node, 30 days of faults at the rate of the recorded trace, three seeds:"
+    yield f"A line through the medians: {base:.2f} s and {growth:+.2f} s for each doubling. The simulator with that, one task on"
+    yield "every node, 30 days of faults at the rate of the recorded trace, three seeds:"
     yield ""
     yield "| nodes | transition, s | ETTR | ETTR if it stayed as on 8 nodes |"
     yield "|---:|---:|---:|---:|"
