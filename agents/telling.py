@@ -23,8 +23,8 @@ ENDING = re2.compile(
 )
 # What the program itself thought routine. `NCCL WARN` is how NCCL says its errors.
 LEVELS = (
-    re2.compile(r"\b(?:INFO|DEBUG|TRACE|NOTICE)\b|^\[?[ID](?:\d{4}|\d{8})? |\b(?:level|severity)=\"?(?:info|debug)"),
-    re2.compile(r"(?:^|[^L] |\S)\bWARN(?:ING)?\b|^\[?W(?:\d{4}|\d{8})? |Warning:|\b(?:level|severity)=\"?warn"),
+    re2.compile(r"\b(?:INFO|DEBUG|TRACE|NOTICE)\b|^(?:\[[ID]|[ID]\d{4})\d{0,4} |\b(?:level|severity)=\"?(?:info|debug)"),
+    re2.compile(r"(?:^|[^L] |\S)\bWARN(?:ING)?\b|^(?:\[W|W\d{4})\d{0,4} |Warning:|\b(?:level|severity)=\"?warn"),
 )
 LONGEST = 4_000
 

@@ -150,7 +150,8 @@ class Rule:
     `marks` places the job in its life (see Mark). `phase: start` counts only where visible lines prove that the job is still
     starting (a start, preparation or loading mark and no completed step after it); `phase: running` only where they do not.
     `at_least`: fewer matches than this are noise. `transient`: a warning that the software retries by itself; it is a cause only
-    if a failure follows. `recovers` lists rule codes or reasons that this line ends ("nfs: server OK", a retry that succeeded).
+    if a failure follows that `overrides` names or that names nothing, and no step was completed in between. `recovers`
+    lists rule codes or reasons that this line ends ("nfs: server OK", a retry that succeeded).
     """
 
     code: str

@@ -149,6 +149,18 @@ def is_retry_in_vain(candidate: Candidate, retried: Sequence[Candidate]) -> bool
     return any(candidate.reason in item.rule.overrides for other in retried for item in other.items)
 
 
+def competing(current: Sequence[Candidate]) -> list[Candidate]:
+    """Those of one attempt between which weight and order decide: causes before symptoms, failures before retried warnings.
+
+    A symptom that no retry brings about, such as a crash in native code, outranks such a warning too.
+    """
+    named = [item for item in current if item.reason != UNKNOWN]
+    pool = [item for item in named if item.established] or named or list(current)
+    if all(item.is_retried for item in pool):
+        pool = [item for item in named if not is_retry_in_vain(item, pool)] or pool
+    return [item for item in pool if not item.is_retried] or pool
+
+
 def choose(candidates: Sequence[Candidate], timeline: Timeline) -> tuple[Candidate | None, tuple[Candidate, ...]]:
     """The cause, and the others with what ruled them out.
 
@@ -161,11 +173,7 @@ def choose(candidates: Sequence[Candidate], timeline: Timeline) -> tuple[Candida
         return None, tuple(candidates)
     latest = max(timeline.attempt_of(item.last) for item in open_ones)
     current = [item for item in open_ones if timeline.attempt_of(item.last) == latest]
-    established = any(item.established for item in current)
-    pool = [item for item in current if item.established == established and item.reason != UNKNOWN] or current
-    if all(item.is_retried for item in pool):
-        pool = [item for item in current if item.reason != UNKNOWN and not is_retry_in_vain(item, pool)] or pool
-    pool = [item for item in pool if not item.is_retried] or pool
+    pool = competing(current)
     top = max(item.weight for item in pool)
     chosen = min((item for item in pool if item.weight >= top - CLOSE), key=lambda item: (item.first, -item.weight, item.reason))
     others = []
@@ -176,9 +184,9 @@ def choose(candidates: Sequence[Candidate], timeline: Timeline) -> tuple[Candida
             others.append(item)
         elif item not in current:
             others.append(replace(item, ruled_out_by=f"an earlier attempt failed with it ({position(item.leading.line)})"))
-        elif item not in pool and item.established == established:
+        elif item not in pool and item.is_retried:
             others.append(
-                replace(item, ruled_out_by="a warning that the software retries by itself, while a failure names its cause")
+                replace(item, ruled_out_by="a warning that the software retries by itself, while a failure stands apart")
             )
         elif item not in pool:
             others.append(replace(item, ruled_out_by="names a symptom, while a cause is in the evidence"))

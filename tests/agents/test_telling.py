@@ -31,6 +31,11 @@ def test_nccls_warnings_are_its_errors() -> None:
     assert telling_lines(lines) == lines
 
 
+def test_a_sentence_in_the_first_person_is_no_level() -> None:
+    lines = ["I cannot read the index", FAILED]
+    assert telling_lines(lines) == lines
+
+
 def test_the_last_complaints_are_kept_in_order() -> None:
     lines = [f"part {n} failed" for n in range(9)]
     assert telling_lines(lines, most=3) == lines[-3:]
