@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agents.model import Endpoint
 from tests.agents.scripted_endpoint import completion
 
 pytestmark = [
@@ -158,7 +159,13 @@ def test_a_killed_precursor_and_a_judge_that_is_away_cost_only_time(site, endpoi
     """The precursor dies as it begins; the judge is down when it is first asked, and marks later."""
     (site / "fetch.sh").write_text("[ -e $0.died ] || { touch $0.died; kill -9 $PPID; }\ncp -r model/. $1\n")
     mark = completion(json.dumps({"score": 0.5, "why": "so so"}))
-    endpoint.script = lambda _body, number: mark if number >= 4 else (503, "{}")
+    attempts = Endpoint(endpoint.base_url, "scripted").attempts
+
+    def away_until_somebody_gave_up(_body, number):
+        asked = Counter(str(body["messages"]) for body in endpoint.requests[:number])
+        return mark if max(asked.values(), default=0) >= attempts else (503, "{}")
+
+    endpoint.script = away_until_somebody_gave_up
     monkeypatch.setenv("PITSTOP_LLM_BASE_URL", endpoint.base_url)
     monkeypatch.setenv("PITSTOP_LLM_MODEL", "scripted")
     judged = {"name": "judged", "samples": 4, "verify": "judge"}
