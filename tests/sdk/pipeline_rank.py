@@ -32,7 +32,7 @@ def main(folder: Path, seconds: float, iterations: int) -> None:
         def after(kind: str, began: float) -> None:
             nonlocal written
             pad(seconds, kind, began)
-            # Once it runs: nobody tells the ranks of torchrun of another generation, so one that loses its peers is to end at once.
+            # Nobody tells the ranks of torchrun of another generation: one that lost its peers is to end at once.
             executor.timeout = 0.0
             for iteration in range(written, len(executor.ends)):
                 print(ranks, executor.ends[iteration], file=times, flush=True)
