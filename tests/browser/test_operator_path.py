@@ -20,9 +20,10 @@ PATIENCE = 60_000
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """One that lets nobody in without a token."""
+    """One that lets nobody in without a token. Nobody renews the leases of its nodes: they hold for the whole night."""
     folder = tmp_path_factory.mktemp("signed-in")
-    with ServiceProcess(folder / "data", environment={"PITSTOP_REQUIRE_TOKEN": "true"}) as service:
+    environment = {"PITSTOP_REQUIRE_TOKEN": "true", "PITSTOP_LEASE_SECONDS": "3600"}
+    with ServiceProcess(folder / "data", environment=environment) as service:
         yield service
 
 
