@@ -14,14 +14,10 @@ from typing import Any
 
 import httpx2
 from playwright.sync_api import Browser, sync_playwright
-from sqlalchemy import insert
 
-from rules.taxonomy import load_taxonomy
-from service.migration import migrate
-from service.store import Store
-from service.store.incidents import Incident
 from tests.browser.cluster import alerts
 from tests.browser.conftest import FLAGS
+from tests.service.many_incidents import fill_incidents
 from tests.service.service_process import ServiceProcess
 
 __all__ = ["run"]
@@ -31,31 +27,6 @@ INCIDENTS = int(100_000 * SCALE)
 PAGES, ALERTS_PER_SECOND, BATCH = 20, 1_000, 100
 STORM_SECONDS = max(5.0, 20 * SCALE)
 LOOKS = 5
-
-
-def fill(folder: Path) -> None:
-    """Incidents of the last 30 days, one in fifty of them open."""
-    store = Store(f"sqlite:///{folder / 'pitstop.sqlite'}")
-    migrate(store)
-    now, reasons = time.time(), sorted(load_taxonomy().reasons.values(), key=lambda reason: reason.name)
-    rows: list[dict[str, Any]] = []
-    for number in range(INCIDENTS):
-        reason, seen = reasons[number % len(reasons)], now - (INCIDENTS - number) * 30 * 86400 / INCIDENTS
-        is_open = number % 50 == 0
-        rows.append(
-            {
-                "kind": "failure", "fingerprint": f"{number:032x}", "open_key": f"job-{number}" if is_open else None,
-                "state": "detected" if is_open else "resolved", "severity": reason.severity.value, "reason": reason.name,
-                "category": reason.category.value, "component": reason.component, "remedy": reason.remedy.value,
-                "summary": f"{reason.name} on node gpu-{number % 512:03}", "source": "rule", "confidence": 0.9,
-                "job": f"job-{number}", "node": f"gpu-{number % 512:03}", "occurrences": 1 + number % 3,
-                "first_seen": seen, "last_seen": seen + 60,
-            }
-        )  # fmt: skip
-    with store.writing() as session:
-        for start in range(0, len(rows), 5_000):
-            session.execute(insert(Incident), rows[start : start + 5_000])
-    store.close()
 
 
 def look(browser: Browser, address: str, wanted: str) -> list[float]:
@@ -138,7 +109,7 @@ def run() -> str:
     data = folder / "data"
     data.mkdir()
     try:
-        fill(data)
+        fill_incidents(f"sqlite:///{data / 'pitstop.sqlite'}", INCIDENTS)
         with ServiceProcess(data) as service, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
             screens = {

@@ -76,6 +76,7 @@ from service.node_returns import NodeReturns
 from service.notifications.delivery import Delivery
 from service.notifications.routes import load_routes
 from service.notifications.weekly import WeeklySummary
+from service.openapi import declare_refusals
 from service.opinions import ModelThread, Opinions, open_client
 from service.plans import Plans
 from service.problems import install_problems
@@ -226,6 +227,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
 
     app = FastAPI(title="Pitstop", version=version("pitstop"), lifespan=lifespan, docs_url="/docs", redoc_url=None)
     install_problems(app)
+    declare_refusals(app)
     doors = (logs.LOGS_PATH, logs.LOKI_PATH, logs.OTLP_PATH, logs.DIAGNOSE_PATH)
     limits = dict.fromkeys((*doors, alerts.PATH), settings.max_body_bytes)
     app.add_middleware(Gate, limits=limits, doors=frozenset(doors), max_held_bytes=settings.max_waiting_bytes)

@@ -9,6 +9,7 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
 import anyio
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -109,7 +110,10 @@ class Gate:
         known = self._known.get(secret)
         if known is not None and known[0] > time.monotonic():
             return known[1]
-        principal = await anyio.to_thread.run_sync(authenticate, service.store, secret, service.clock())
+        try:
+            principal = await anyio.to_thread.run_sync(authenticate, service.store, secret, service.clock())
+        except SQLAlchemyError:
+            raise Problem(503, "the database is busy or gone: send it again", headers={"Retry-After": "1"}) from None
         if principal is None:
             self._known.pop(secret, None)
             raise Problem(401, "this token is not valid (any more)", headers={"WWW-Authenticate": 'Bearer error="invalid_token"'})

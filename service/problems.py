@@ -10,12 +10,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from service.dashboard.rendering import page
 
-__all__ = ["Problem", "install_problems", "problem_response"]
+__all__ = ["Problem", "conflict", "install_problems", "problem_response"]
 
 log = logging.getLogger("pitstop.service")
 
@@ -29,6 +30,11 @@ class Problem(HTTPException):
     def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None, **extensions: Any) -> None:
         super().__init__(status, detail, headers)
         self.extensions = extensions
+
+
+def conflict(when: str) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route that answers 409 `when` the state of things does not allow it."""
+    return {409: {"description": when}}
 
 
 def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None, **extensions: Any) -> JSONResponse:
@@ -76,6 +82,11 @@ async def on_busy_database(request: Request, error: Exception) -> Response:
     return answer(request, 503, "the database is busy or gone; nothing was stored, send it again", {"Retry-After": "1"})
 
 
+async def on_collision(request: Request, error: Exception) -> Response:
+    log.warning("two requests stored the same at once: %s", str(error).splitlines()[0])
+    return answer(request, 503, "another request stored the same at this moment; send it again", {"Retry-After": "1"})
+
+
 async def on_unstorable(request: Request, error: Exception) -> Response:
     log.warning("a request held what the database does not take: %s", str(error).splitlines()[0])
     return answer(request, 422, "a value is longer than it may be, out of range, or holds characters that cannot be stored")
@@ -92,6 +103,8 @@ def install_problems(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(RequestValidationError, on_invalid_request)
     app.add_exception_handler(OperationalError, on_busy_database)
+    app.add_exception_handler(PoolTimeout, on_busy_database)
+    app.add_exception_handler(IntegrityError, on_collision)
     app.add_exception_handler(DataError, on_unstorable)
     app.add_exception_handler(UnicodeEncodeError, on_unstorable)
     app.add_exception_handler(OverflowError, on_unstorable)

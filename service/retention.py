@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Select, delete, func, select, text
+from sqlalchemy import Select, and_, delete, func, or_, select, text
 
 from service.ingest.recent import RECENT_SECONDS
 from service.periodic import repeat
@@ -16,6 +16,7 @@ from service.settings import Settings
 from service.store import Clock, Store
 from service.store.events import Event
 from service.store.incidents import Failure, Incident
+from service.store.jobs import NodeAlias
 from service.store.logs import Batch, Chunk, RecentRecords, Stream
 from service.store.slurm import SlurmWord
 from service.timeline import IncidentState, move
@@ -30,6 +31,8 @@ CHUNKS_AT_ONCE = 200
 # When the budget is nearly used, the oldest goes until this much of it is.
 FULL, TRIM_ABOVE, TRIM_TO = 0.95, 0.90, 0.85
 NAMED_BATCH_SECONDS = 7 * 86400.0
+# Around a failure, what an open incident rests on stays.
+PINNED_BEFORE_SECONDS, PINNED_AFTER_SECONDS = 6 * 3600.0, 3600.0
 
 
 def used_bytes(store: Store) -> int:
@@ -160,14 +163,22 @@ class Retention:
 
 
 def deletable() -> Select[int, int]:
-    """(id, bytes of lines) of chunks that no open incident rests on, oldest first."""
+    """(id, bytes of lines) of chunks that no open incident rests on, oldest first.
+
+    It rests on what the job said around the failure, and what the node that is at fault said by itself, under any of its names.
+    """
+    names = select(NodeAlias.alias).where(NodeAlias.node == Incident.node)
     pinned = (
         select(Failure.id)
         .join(Incident, Incident.id == Failure.incident_id)
         .where(
             Incident.closed_at.is_(None),
-            Failure.job == Stream.job,
-            Failure.attempt == func.coalesce(Stream.attempt, Failure.attempt),
+            # Not all that a job ever says while its incident is open: that would fill the store.
+            Chunk.stored_at.between(Failure.reported_at - PINNED_BEFORE_SECONDS, Failure.reported_at + PINNED_AFTER_SECONDS),
+            or_(
+                and_(Failure.job == Stream.job, Failure.attempt == func.coalesce(Stream.attempt, Failure.attempt)),
+                and_(Stream.job.is_(None), or_(Stream.node == Incident.node, Stream.node.in_(names))),
+            ),
         )
         .exists()
     )

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from service.access import Right, allow
 from service.api.documents import listing, offset_of
 from service.api.incidents import IncidentId, incident_or_404
-from service.problems import Problem
+from service.problems import Problem, conflict
 from service.state import ServiceDependency
 from service.store.access import AuditEntry
 from service.store.database import timestamp
@@ -87,7 +87,12 @@ def list_audit(
     return listing(rows, audit_document, total, offset, limit)
 
 
-@router.get("/incidents/{incident_id}/dry-run", operation_id="dryRun", dependencies=[Depends(allow(Right.READ))])
+@router.get(
+    "/incidents/{incident_id}/dry-run",
+    operation_id="dryRun",
+    dependencies=[Depends(allow(Right.READ))],
+    responses=conflict("The incident holds no failure of a job."),
+)
 def dry_run(incident_id: IncidentId, service: ServiceDependency) -> dict[str, Any]:
     """What mode auto would do about this incident's last failure now: the decision, and every command word for word."""
     with service.store.reading() as session:

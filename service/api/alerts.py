@@ -9,15 +9,18 @@ from fastapi import APIRouter, Depends, Request
 
 from service.access import PrincipalDependency, Right, allow
 from service.alerts import Received, receive_alerts
-from service.ingest.alertmanager import parse_notification
+from service.ingest.alertmanager import Notification, parse_notification
 from service.ingest.origins import OriginCounts, write_counts
 from service.ingest.protocol import ProtocolError
+from service.openapi import raw_body
 from service.problems import Problem
 from service.state import Service, ServiceDependency
 
 __all__ = ["PATH", "router"]
 
 PATH = "/api/v1/alerts/alertmanager"
+
+BODY = raw_body(application_json=Notification.model_json_schema(ref_template="#/components/schemas/{model}"))
 
 router = APIRouter(tags=["alerts"])
 
@@ -34,7 +37,7 @@ def store_notification(service: Service, body: bytes, origin: str) -> Received:
     return received
 
 
-@router.post(PATH, operation_id="receiveAlerts", dependencies=[Depends(allow(Right.INGEST))])
+@router.post(PATH, operation_id="receiveAlerts", dependencies=[Depends(allow(Right.INGEST))], openapi_extra=BODY)
 async def receive(request: Request, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Alertmanager's webhook. 2xx: every alert of the notification is stored."""
     body = await request.body()

@@ -17,7 +17,7 @@ from service.access import Principal, PrincipalDependency, Right, allow
 from service.api.incidents import IncidentId, incident_or_404
 from service.api.jobs import job_or_404
 from service.node_returns import return_terms
-from service.problems import Problem
+from service.problems import Problem, conflict
 from service.situations import FREEZE, MODES, frozen, modes_of
 from service.state import Service, ServiceDependency
 from service.store.access import Switch, audit
@@ -30,6 +30,8 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1", tags=["control"])
 
 OPERATE = [Depends(allow(Right.OPERATE))]
+NO_JOB: dict[int | str, dict[str, Any]] = {404: {"description": "No such job is registered."}}
+NOTHING_WAITS = conflict("Nothing waits for approval.")
 
 
 class Comment(BaseModel):
@@ -75,7 +77,7 @@ def check_reach(principal: Principal, action: Action | Part) -> None:
         raise Problem(403, f"{action.value} reaches beyond a job: it takes an operator's token")
 
 
-@router.post("/incidents/{incident_id}/approve", operation_id="approveAction", dependencies=OPERATE)
+@router.post("/incidents/{incident_id}/approve", operation_id="approveAction", dependencies=OPERATE, responses=NOTHING_WAITS)
 def approve(
     incident_id: IncidentId, service: ServiceDependency, principal: PrincipalDependency, body: Comment | None = None
 ) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def approve(
     return settle(service, principal, incident_id, body, approved=True)
 
 
-@router.post("/incidents/{incident_id}/reject", operation_id="rejectAction", dependencies=OPERATE)
+@router.post("/incidents/{incident_id}/reject", operation_id="rejectAction", dependencies=OPERATE, responses=NOTHING_WAITS)
 def reject(
     incident_id: IncidentId, service: ServiceDependency, principal: PrincipalDependency, body: Comment | None = None
 ) -> dict[str, Any]:
@@ -126,7 +128,7 @@ def get_freeze(service: ServiceDependency) -> dict[str, Any]:
     return {"frozen": why is not None, "why": why}
 
 
-@router.get("/modes", operation_id="getModes", dependencies=[Depends(allow(Right.READ))])
+@router.get("/modes", operation_id="getModes", dependencies=[Depends(allow(Right.READ))], responses=NO_JOB)
 def get_modes(service: ServiceDependency, job: str | None = None) -> dict[str, Any]:
     """The mode of each kind of action that holds for the cluster, or for one job."""
     with service.store.reading() as session:
@@ -141,7 +143,7 @@ def modes_document(session: Session, job: Job | None) -> dict[str, Any]:
     return {"job": None if job is None else job.name, "modes": modes}
 
 
-@router.put("/modes", operation_id="setModes", dependencies=OPERATE)
+@router.put("/modes", operation_id="setModes", dependencies=OPERATE, responses=NO_JOB)
 def set_modes(body: Modes, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Set how far kinds of action may go by themselves, for the cluster or for one job."""
     for action in body.modes:

@@ -25,7 +25,7 @@ from service.candidates import (
     roll_back,
     step_back,
 )
-from service.problems import Problem
+from service.problems import Problem, conflict
 from service.state import Service, ServiceDependency
 from service.store.candidates import CandidateRow
 
@@ -34,6 +34,7 @@ __all__ = ["CandidateId", "candidate_or_404", "router"]
 router = APIRouter(prefix="/api/v1/candidates", tags=["rules"])
 
 OPERATE = [Depends(allow(Right.OPERATE))]
+OTHER_STAGE = conflict("The rule is not at a stage that this leads on from.")
 CandidateId = Annotated[int, Path(ge=1, le=2**62)]
 Text = Annotated[str, Field(max_length=4096)]
 
@@ -90,7 +91,9 @@ def get_candidate(number: CandidateId, service: ServiceDependency) -> dict[str, 
         return candidate_document(session, candidate_or_404(session, number))
 
 
-@router.post("", status_code=201, operation_id="writeCandidate", dependencies=OPERATE)
+@router.post(
+    "", status_code=201, operation_id="writeCandidate", dependencies=OPERATE, responses=conflict("This rule was proposed before.")
+)
 def write_candidate(body: Written, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Propose a rule; the gate judges it within seconds."""
     cited = [line for line in (body.cited.splitlines() if isinstance(body.cited, str) else body.cited) if line.strip()]
@@ -122,7 +125,7 @@ def write_candidate(body: Written, service: ServiceDependency, principal: Princi
         return candidate_document(session, row)
 
 
-@router.post("/{number}/approve", operation_id="approveCandidate", dependencies=OPERATE)
+@router.post("/{number}/approve", operation_id="approveCandidate", dependencies=OPERATE, responses=OTHER_STAGE)
 def approve_candidate(
     number: CandidateId, service: ServiceDependency, principal: PrincipalDependency, body: Comment | None = None
 ) -> dict[str, Any]:
@@ -132,7 +135,7 @@ def approve_candidate(
     return change(service, principal, number, body, approve)
 
 
-@router.post("/{number}/shadow", operation_id="stepCandidateBack", dependencies=OPERATE)
+@router.post("/{number}/shadow", operation_id="stepCandidateBack", dependencies=OPERATE, responses=OTHER_STAGE)
 def shadow_candidate(
     number: CandidateId, service: ServiceDependency, principal: PrincipalDependency, body: Comment | None = None
 ) -> dict[str, Any]:
@@ -140,7 +143,7 @@ def shadow_candidate(
     return change(service, principal, number, body, step_back)
 
 
-@router.post("/{number}/rollback", operation_id="rollCandidateBack", dependencies=OPERATE)
+@router.post("/{number}/rollback", operation_id="rollCandidateBack", dependencies=OPERATE, responses=OTHER_STAGE)
 def rollback_candidate(
     number: CandidateId, service: ServiceDependency, principal: PrincipalDependency, body: Comment | None = None
 ) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from service.api.documents import listing, offset_of
 from service.api.nodes import NodeName
 from service.fleet import BREAKER, breaker_limits, fleet_of
 from service.node_returns import PROBATION, return_terms
-from service.problems import Problem
+from service.problems import Problem, conflict
 from service.situations import frozen
 from service.state import Service, ServiceDependency
 from service.store.access import Switch, audit
@@ -32,6 +32,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
 
 OPERATE = [Depends(allow(Right.OPERATE))]
+NOT_OUT = conflict("Pitstop has not taken the node out of service.")
 READ = [Depends(allow(Right.READ))]
 Why = Annotated[str, Field(min_length=1, max_length=4096)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
@@ -106,7 +107,12 @@ def tell(service: Service, principal: Principal, node: str, act: str, why: str, 
         return return_document(service, row)
 
 
-@router.post("/nodes/{node}/cordon", operation_id="cordonNode", dependencies=OPERATE)
+@router.post(
+    "/nodes/{node}/cordon",
+    operation_id="cordonNode",
+    dependencies=OPERATE,
+    responses=conflict("The safety envelope does not let it through."),
+)
 def cordon(node: NodeName, body: Reason, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Take a node out of service, within the safety envelope."""
     check_reach(principal, Action.ISOLATE)
@@ -123,21 +129,21 @@ def cordon(node: NodeName, body: Reason, service: ServiceDependency, principal: 
         return return_document(service, row)
 
 
-@router.post("/nodes/{node}/uncordon", operation_id="uncordonNode", dependencies=OPERATE)
+@router.post("/nodes/{node}/uncordon", operation_id="uncordonNode", dependencies=OPERATE, responses=NOT_OUT)
 def uncordon(node: NodeName, body: Reason, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Say that the node was put back by hand: its return is cancelled, and it is not taken out again within the window."""
     why = redact_text(body.why)
     return tell(service, principal, node, "uncordon", why, Uncordoned(service.clock(), principal.name, ours=False))
 
 
-@router.post("/nodes/{node}/repair", operation_id="noteRepair", dependencies=OPERATE)
+@router.post("/nodes/{node}/repair", operation_id="noteRepair", dependencies=OPERATE, responses=NOT_OUT)
 def repair(node: NodeName, body: Reason, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Say that the node is repaired, and how. It is qualified again before it gets work."""
     why = redact_text(body.why)
     return tell(service, principal, node, "repair", why, RepairNoted(service.clock(), principal.name, why))
 
 
-@router.post("/nodes/{node}/probed", operation_id="reportProbe", dependencies=OPERATE)
+@router.post("/nodes/{node}/probed", operation_id="reportProbe", dependencies=OPERATE, responses=NOT_OUT)
 def probed(node: NodeName, body: ProbeResult, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Report a probe that people ran, where the site gave Pitstop none to run."""
     detail = redact_text(body.detail)
@@ -145,13 +151,13 @@ def probed(node: NodeName, body: ProbeResult, service: ServiceDependency, princi
     return tell(service, principal, node, "probed", detail, event)
 
 
-@router.post("/nodes/{node}/approve", operation_id="approveReturn", dependencies=OPERATE)
+@router.post("/nodes/{node}/approve", operation_id="approveReturn", dependencies=OPERATE, responses=NOT_OUT)
 def approve(node: NodeName, body: Reason, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Let the next part of the node's return go ahead: its requalification, or its uncordon."""
     return tell(service, principal, node, "approve", redact_text(body.why), Approved(service.clock(), principal.name))
 
 
-@router.post("/nodes/{node}/reject", operation_id="rejectReturn", dependencies=OPERATE)
+@router.post("/nodes/{node}/reject", operation_id="rejectReturn", dependencies=OPERATE, responses=NOT_OUT)
 def reject(node: NodeName, body: Reason, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Send the node back to the start of its return."""
     why = redact_text(body.why)

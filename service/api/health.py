@@ -32,7 +32,9 @@ def database_check(service: Service) -> str:
     return f"waits for `pitstop migrate`: {', '.join(pending)}" if pending else "ok"
 
 
-@router.get("/readyz", operation_id="readyz")
+@router.get(
+    "/readyz", operation_id="readyz", responses={503: {"description": "Something is wrong.", "content": {"application/json": {}}}}
+)
 def readyz(service: ServiceDependency) -> JSONResponse:
     """Each part that serving needs, by name: `ok`, or what is wrong with it. 503 where anything is wrong."""
     checks = {"database": database_check(service)} | {name: check() for name, check in service.checks.items()}

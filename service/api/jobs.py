@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.access import Principal, PrincipalDependency, Right, Role, allow
 from service.api.documents import attempt_document, job_document, listing, offset_of, rank_state_document
-from service.problems import Problem
+from service.problems import Problem, conflict
 from service.progress import Sighting, note_generation, note_sightings
 from service.slurm_words import note_slurm_job
 from service.state import ServiceDependency
@@ -134,7 +134,13 @@ def launched_job(session: Session, name: str, principal: Principal) -> Job:
     return job
 
 
-@router.post("", status_code=201, operation_id="registerJob", dependencies=[Depends(allow(Right.LAUNCH))])
+@router.post(
+    "",
+    status_code=201,
+    operation_id="registerJob",
+    dependencies=[Depends(allow(Right.LAUNCH))],
+    responses={200: {"description": "It was registered before.", "model": dict[str, Any]}},
+)
 def register_job(
     body: JobRegistration, service: ServiceDependency, principal: PrincipalDependency, response: Response
 ) -> dict[str, Any]:
@@ -216,7 +222,13 @@ def change_job(job: JobName, body: JobChange, service: ServiceDependency, princi
         return job_document(row)
 
 
-@router.post("/{job}/attempts", status_code=201, operation_id="reportAttempt", dependencies=[Depends(allow(Right.LAUNCH))])
+@router.post(
+    "/{job}/attempts",
+    status_code=201,
+    operation_id="reportAttempt",
+    dependencies=[Depends(allow(Right.LAUNCH))],
+    responses=conflict("The generation is over.") | {200: {"description": "The attempt was known.", "model": dict[str, Any]}},
+)
 def report_attempt(
     job: JobName, body: AttemptReport, service: ServiceDependency, principal: PrincipalDependency, response: Response
 ) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from service.access import PrincipalDependency, Right, allow
 from service.api.incidents import IncidentId, incident_or_404
 from service.incidents import digest, open_incident
 from service.joining import APART, TOGETHER, job_key, merge, remember
-from service.problems import Problem
+from service.problems import Problem, conflict
 from service.state import ServiceDependency
 from service.store.access import audit
 from service.store.incidents import Alert, Failure, Incident
@@ -57,7 +57,11 @@ class Feedback(BaseModel):
     comment: Comment = ""
 
 
-@router.post("/{incident_id}/merge", operation_id="mergeIncident")
+@router.post(
+    "/{incident_id}/merge",
+    operation_id="mergeIncident",
+    responses=conflict("One of them was joined to another before, or they are one."),
+)
 def merge_incident(
     incident_id: IncidentId, body: Merge, service: ServiceDependency, principal: PrincipalDependency
 ) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from service.fleet import busy_nodes
 from service.localization_documents import localization_document
 from service.localization_requests import pool_for
 from service.localizations import Request
-from service.problems import Problem
+from service.problems import Problem, conflict
 from service.situations import frozen, has_agent, nodes_of
 from service.state import ServiceDependency
 from service.store.jobs import Job, current_attempt
@@ -39,7 +39,13 @@ class Wanted(BaseModel):
     seconds: Annotated[float, Field(ge=5, le=600)] = LIMIT_SECONDS
 
 
-@router.post("", operation_id="localise", status_code=202, dependencies=[Depends(allow(Right.OPERATE))])
+@router.post(
+    "",
+    operation_id="localise",
+    status_code=202,
+    dependencies=[Depends(allow(Right.OPERATE))],
+    responses=conflict("Frozen, busy, or nothing to localise on.") | {404: {"description": "No such job is registered."}},
+)
 def localise(body: Wanted, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Begin a localisation; its probes and its verdict are read under the answer's id."""
     now = service.clock()

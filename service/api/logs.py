@@ -19,6 +19,7 @@ from service.ingest.preparation import Body, Door
 from service.ingest.protocol import Limits, ProtocolError, TooLarge
 from service.ingest.writer import WriteFailed
 from service.keptlines import LineQuery, read_page
+from service.openapi import raw_body
 from service.problems import Problem
 from service.state import Service, ServiceDependency
 
@@ -30,6 +31,22 @@ OTLP_PATH = "/v1/logs"
 DIAGNOSE_PATH = "/api/v1/diagnose"
 BATCH_ID = re.compile(r"[\x21-\x7e]{1,128}")
 RETRY_SECONDS = "1"
+
+BYTES = {"type": "string", "format": "binary"}
+LOKI_STREAM = {
+    "type": "object",
+    "required": ["stream", "values"],
+    "properties": {
+        "stream": {"type": "object", "additionalProperties": {"type": "string"}},
+        "values": {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 3}},
+    },
+}
+LOKI_JSON = {"type": "object", "required": ["streams"], "properties": {"streams": {"type": "array", "items": LOKI_STREAM}}}
+OTLP_JSON = {"type": "object", "properties": {"resourceLogs": {"type": "array", "items": {"type": "object"}}}}
+NDJSON_BODY = raw_body(application_x_ndjson=BYTES)
+LOKI_BODY = raw_body(application_json=LOKI_JSON, application_x_protobuf=BYTES)
+OTLP_BODY = raw_body(application_json=OTLP_JSON, application_x_protobuf=BYTES)
+TEXT_BODY = raw_body(text_plain={"type": "string"})
 
 router = APIRouter(tags=["logs"])
 
@@ -71,21 +88,29 @@ def refused(service: Service, door: Door, origin: str, why: str, problem: Proble
     return problem
 
 
-@router.post(LOGS_PATH, operation_id="storeLogs", dependencies=[Depends(allow(Right.INGEST))])
+@router.post(LOGS_PATH, operation_id="storeLogs", dependencies=[Depends(allow(Right.INGEST))], openapi_extra=NDJSON_BODY)
 async def store_logs(request: Request, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """A batch of lines as NDJSON. With a `Pitstop-Batch` id, sending it again stores nothing and gets the same counts."""
     stored = (await take(request, service, principal, Door.NDJSON)).stored
     return {"accepted": stored.accepted, "kept": stored.kept, "dropped": stored.dropped, "duplicate": stored.duplicate}
 
 
-@router.post(LOKI_PATH, status_code=204, operation_id="pushLoki", dependencies=[Depends(allow(Right.INGEST))])
+@router.post(
+    LOKI_PATH, status_code=204, operation_id="pushLoki", dependencies=[Depends(allow(Right.INGEST))], openapi_extra=LOKI_BODY
+)
 async def push_loki(request: Request, service: ServiceDependency, principal: PrincipalDependency) -> Response:
     """Loki's push API: JSON, or a snappy block of protobuf."""
     await take(request, service, principal, Door.LOKI)
     return Response(status_code=204)
 
 
-@router.post(OTLP_PATH, operation_id="exportOtlpLogs", dependencies=[Depends(allow(Right.INGEST))])
+@router.post(
+    OTLP_PATH,
+    operation_id="exportOtlpLogs",
+    dependencies=[Depends(allow(Right.INGEST))],
+    response_class=Response,
+    openapi_extra=OTLP_BODY,
+)
 async def export_otlp(request: Request, service: ServiceDependency, principal: PrincipalDependency) -> Response:
     """OTLP/HTTP logs. Records that could not be taken are counted in `partialSuccess`."""
     taken = await take(request, service, principal, Door.OTLP)
@@ -131,7 +156,7 @@ def read_logs(
     return {"items": page.items, "total": page.total, "next_cursor": page.cursor}
 
 
-@router.post(DIAGNOSE_PATH, operation_id="diagnose", dependencies=[Depends(allow(Right.READ))])
+@router.post(DIAGNOSE_PATH, operation_id="diagnose", dependencies=[Depends(allow(Right.READ))], openapi_extra=TEXT_BODY)
 async def diagnose(request: Request, service: ServiceDependency) -> dict[str, Any]:
     """The text of a log in, a diagnosis out; nothing is stored."""
     data = await request.body()

@@ -18,7 +18,7 @@ from service.api.approvals import Comment, check_reach
 from service.api.documents import listing, offset_of
 from service.api.jobs import JobName, job_or_404
 from service.plans import PlanRefused
-from service.problems import Problem
+from service.problems import Problem, conflict
 from service.state import Service, ServiceDependency
 from service.store.access import audit
 from service.store.database import timestamp
@@ -31,6 +31,7 @@ router = APIRouter(prefix="/api/v1", tags=["plans"])
 
 PlanId = Annotated[int, Path(ge=1, le=2**62)]
 OPERATE = [Depends(allow(Right.OPERATE))]
+SETTLED = conflict("The plan is stale, or settled.")
 READ = [Depends(allow(Right.READ))]
 
 
@@ -98,7 +99,13 @@ def get_plan(plan: PlanId, service: ServiceDependency) -> dict[str, Any]:
         return plan_document(plan_or_404(session, plan), whole=True)
 
 
-@router.post("/plans", operation_id="askPlan", dependencies=READ)
+@router.post(
+    "/plans",
+    operation_id="askPlan",
+    dependencies=READ,
+    responses=conflict("Nothing can be proposed now.")
+    | {201: {"description": "A proposal was stored.", "model": dict[str, Any]}},
+)
 def ask_plan(body: Question, service: ServiceDependency, principal: PrincipalDependency, response: Response) -> dict[str, Any]:
     """What should run where now, or if something happened. Stores nothing, unless `propose` asks for a proposal to approve."""
     try:
@@ -120,7 +127,7 @@ def ask_plan(body: Question, service: ServiceDependency, principal: PrincipalDep
         raise Problem(409, str(refused)) from None
 
 
-@router.post("/plans/{plan}/approve", operation_id="approvePlan", dependencies=OPERATE)
+@router.post("/plans/{plan}/approve", operation_id="approvePlan", dependencies=OPERATE, responses=SETTLED)
 def approve_plan(
     plan: PlanId, service: ServiceDependency, principal: PrincipalDependency, body: Comment | None = None
 ) -> dict[str, Any]:
@@ -128,7 +135,7 @@ def approve_plan(
     return settle(service, principal, plan, body, approved=True)
 
 
-@router.post("/plans/{plan}/reject", operation_id="rejectPlan", dependencies=OPERATE)
+@router.post("/plans/{plan}/reject", operation_id="rejectPlan", dependencies=OPERATE, responses=SETTLED)
 def reject_plan(
     plan: PlanId, service: ServiceDependency, principal: PrincipalDependency, body: Comment | None = None
 ) -> dict[str, Any]:

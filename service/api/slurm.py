@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import anyio
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import func, select
 from starlette.requests import ClientDisconnect
@@ -17,7 +18,8 @@ from service.access import Principal, PrincipalDependency, Right, allow
 from service.api.documents import listing, offset_of
 from service.api.nodes import check_node
 from service.driver_calls import ask_slurm
-from service.problems import Problem
+from service.openapi import raw_body
+from service.problems import Problem, conflict
 from service.slurm_words import KINDS, NODE_KINDS
 from service.state import Service, ServiceDependency
 from service.store.access import audit
@@ -33,9 +35,16 @@ router = APIRouter(prefix="/api/v1/slurm", tags=["slurm"])
 OPERATORS = "operators"
 MAX_BODY_BYTES = 256 * 1024
 STORE_SECONDS = 2.5
+ENVIRONMENT = raw_body(application_octet_stream={"type": "string", "format": "binary"})
 
 
-@router.post("/hooks/{kind}", operation_id="slurmHook", dependencies=[Depends(allow(Right.NODE))])
+@router.post(
+    "/hooks/{kind}",
+    operation_id="slurmHook",
+    dependencies=[Depends(allow(Right.NODE))],
+    response_class=PlainTextResponse,
+    openapi_extra=ENVIRONMENT,
+)
 async def slurm_hook(
     kind: Annotated[str, Path(max_length=32)], request: Request, service: ServiceDependency, principal: PrincipalDependency
 ) -> Response:
@@ -108,7 +117,12 @@ class Asked(BaseModel):
     exclude: list[Annotated[str, Field(max_length=255)]] = Field(default=[], max_length=1000)
 
 
-@router.post("/jobs/{slurm_id}/{verb}", operation_id="askSlurm", dependencies=[Depends(allow(Right.OPERATE))])
+@router.post(
+    "/jobs/{slurm_id}/{verb}",
+    operation_id="askSlurm",
+    dependencies=[Depends(allow(Right.OPERATE))],
+    responses=conflict("No Slurm is set up."),
+)
 def ask(
     slurm_id: Annotated[str, Path(max_length=32)],
     verb: Verb,

@@ -23,7 +23,7 @@ from service.situations import frozen
 from service.state import Service, ServiceDependency
 from service.store.access import audit
 from service.store.fleet import NodeReturn
-from service.store.incidents import Alert, Failure, Incident, timeline
+from service.store.incidents import Alert, Failure, Incident, count_timeline, timeline
 from service.store.jobs import Node, count_jobs
 from service.store.logs import Origin
 from service.store.recoveries import Notification, RecoveryRow
@@ -109,7 +109,7 @@ def incident_page(incident_id: IncidentId, service: ServiceDependency) -> HTMLRe
     """Verdict, what waits for an operator, timeline, evidence, and what was like it."""
     with service.store.reading() as session:
         incident = incident_or_404(session, incident_id)
-        entries = timeline(session, incident_id)
+        entries, entry_count = timeline(session, incident_id), count_timeline(session, incident_id)
         alerts = session.scalars(
             select(Alert).where(Alert.incident_id == incident_id).order_by(Alert.id.desc()).limit(SHOWN_ALERTS)
         ).all()
@@ -131,6 +131,7 @@ def incident_page(incident_id: IncidentId, service: ServiceDependency) -> HTMLRe
         evidence=by_role((incident.diagnosis or {}).get("evidence", [])),
         incident=incident,
         entries=entries,
+        earlier=entry_count - len(entries),
         alerts=alerts,
         failures=failures,
         notifications=notifications,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from service.ingest.protocol import Decoded, Limits, ProtocolError, StreamKey, int_of, parse_json, text_of
@@ -26,12 +25,7 @@ def decode_ndjson(data: bytes, limits: Limits, now: float) -> Decoded:
         if not isinstance(line, str):
             raise ProtocolError(f"{where}: line must be a string")
         time = record.get("time", now)
-        if (
-            isinstance(time, bool)
-            or not isinstance(time, int | float)
-            or not math.isfinite(time)
-            or not 0 <= time < LATEST_SECONDS
-        ):
+        if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < LATEST_SECONDS:
             raise ProtocolError(f"{where}: time must be seconds since the epoch")
         numbers, times, texts = gathered.setdefault(stream_of(record, where), ([], [], []))
         numbers.append(int_of(record, "number", where) or 0)

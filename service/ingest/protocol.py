@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import cramjam
 import zstandard
 
+from detectors.reading.zstd_frames import ZstdFrames
+
 __all__ = [
     "Decoded",
     "Limits",
@@ -112,13 +114,9 @@ def decompressed(body: bytes, encoding: str, limits: Limits) -> bytes:
         if encoding in ("", "identity"):
             data = body
         elif encoding in ("gzip", "deflate"):
-            inflater = zlib.decompressobj(wbits=GZIP_WBITS if encoding == "gzip" else zlib.MAX_WBITS)
-            data = inflater.decompress(body, limit + 1)
-            if not inflater.eof and len(data) <= limit:
-                raise ProtocolError(f"the {encoding} data ends early")
+            data = inflated(body, GZIP_WBITS if encoding == "gzip" else zlib.MAX_WBITS, limit + 1)
         elif encoding == "zstd":
-            with zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(body) as reader:
-                data = reader.read(limit + 1)
+            data = unpacked_frames(body, limit + 1)
         elif encoding == "snappy":
             data = unsnapped(body, limits)
         else:
@@ -127,6 +125,33 @@ def decompressed(body: bytes, encoding: str, limits: Limits) -> bytes:
         raise ProtocolError(f"the {encoding} data is damaged: {error}") from None
     if len(data) > limit:
         raise TooLarge(f"the body has more than {limit} bytes after decompression: send smaller pieces")
+    return data
+
+
+def inflated(body: bytes, wbits: int, most: int) -> bytes:
+    """All members of `body`, or its first `most` bytes. Raises ProtocolError where the last member is not whole, zlib.error."""
+    parts: list[bytes] = []
+    left = most
+    while True:
+        inflater = zlib.decompressobj(wbits)
+        parts.append(inflater.decompress(body, left))
+        left -= len(parts[-1])
+        if left and not inflater.eof:
+            raise ProtocolError("the compressed data ends early")
+        body = inflater.unused_data.lstrip(b"\0")
+        if not (left and body):
+            return b"".join(parts)
+
+
+def unpacked_frames(body: bytes, most: int) -> bytes:
+    """All zstd frames of `body`, or its first `most` bytes. Raises ProtocolError where the last is not whole, ZstdError."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)
+    with decompressor.stream_reader(body, read_across_frames=True) as reader:
+        data = reader.read(most)
+    frames = ZstdFrames()
+    frames.feed(body)
+    if len(data) < most and not frames.complete:
+        raise ProtocolError("the compressed data ends early")
     return data
 
 

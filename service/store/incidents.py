@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint, select
+from sqlalchemy import JSON, Boolean, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from service.store.database import Base, BigId
@@ -18,9 +18,12 @@ __all__ = [
     "JoinDecision",
     "Silence",
     "TimelineEntry",
+    "count_timeline",
     "find_failure",
     "timeline",
 ]
+
+SHOWN_ENTRIES = 500
 
 
 class Incident(Base):
@@ -31,6 +34,19 @@ class Incident(Base):
         Index("ix_incidents_state_last_seen", "state", "last_seen"),
         # What the report counts: rows carry whole diagnoses, and a hundred thousand of them are slow to read.
         Index("ix_incidents_report", "first_seen", "merged_into", "reason", "severity", "occurrences"),
+        # What lists are ordered, filtered and counted by.
+        Index(
+            "ix_incidents_listed",
+            "merged_into",
+            "last_seen",
+            "open_key",
+            "state",
+            "severity",
+            "job",
+            "node",
+            "reason",
+            "silenced_until",
+        ),
         {"sqlite_autoincrement": True},
     )
 
@@ -168,8 +184,14 @@ class Implication(Base):
 
 
 def timeline(session: Session, incident_id: int) -> Sequence[TimelineEntry]:
-    """Every entry of one incident, oldest first."""
-    return session.scalars(select(TimelineEntry).where(TimelineEntry.incident_id == incident_id).order_by(TimelineEntry.id)).all()
+    """The newest SHOWN_ENTRIES of one incident, oldest first: a storm of alerts writes thousands."""
+    entries = select(TimelineEntry).where(TimelineEntry.incident_id == incident_id)
+    return session.scalars(entries.order_by(TimelineEntry.id.desc()).limit(SHOWN_ENTRIES)).all()[::-1]
+
+
+def count_timeline(session: Session, incident_id: int) -> int:
+    """How many entries the timeline of one incident has."""
+    return session.scalar(select(func.count(TimelineEntry.id)).where(TimelineEntry.incident_id == incident_id)) or 0
 
 
 def find_failure(session: Session, job: str, idempotency_key: str) -> Failure | None:

@@ -17,7 +17,7 @@ from service.ingest.matching import MatcherPool
 from service.settings import load_settings
 from tests.service.postgres import postgres
 
-ROUNDS = max(4, int(40 * float(os.environ.get("SCALE", "0.25"))))
+ROUNDS = max(4, int(40 * float(os.environ.get("SCALE", "0.1"))))
 TEXTS = [
     "",
     "a",

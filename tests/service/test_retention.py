@@ -25,6 +25,7 @@ from service.retention import Retention, Storage
 from service.settings import load_settings
 from service.store import Store
 from service.store.incidents import Incident
+from service.store.jobs import Node, NodeAlias
 from service.store.logs import Chunk, Stream
 from service.timeline import IncidentState, move
 
@@ -39,13 +40,15 @@ class Clock:
         return self.now
 
 
-def fill(store: Store, clock: Clock, job: str, chunks: int, size: int = 1000) -> None:
+def fill(store: Store, clock: Clock, job: str | None, chunks: int, size: int = 1000, node: str | None = None) -> None:
     """`chunks` chunks of one line of incompressible text each."""
     writer = ChunkWriter(store, clock, 1 << 30)
     for number in range(chunks):
         text = os.urandom(size // 2).hex().encode()
         data = ChunkEncoder().encode([(number, 0, text)])
-        stream = PreparedStream(job, StreamKey(job, 1, None, 0, "-"), Trust.JOB, 1, len(text) + 1, 1.0, 1.0, data, {})
+        stream = PreparedStream(
+            job or str(node), StreamKey(job, 1, node, 0, "-"), Trust.JOB, 1, len(text) + 1, 1.0, 1.0, data, {}
+        )
         prepared = Prepared((stream,), 1, 1, 0, bytes=len(text) + 1)
         writer.submit(prepared, Door.NDJSON, "test", None, False).result(timeout=30)
     writer.close()
@@ -76,6 +79,36 @@ def test_old_lines_go_and_those_of_an_open_incident_stay_until_it_is_closed(stor
         move(session, session.get_one(Incident, incident), IncidentState.RESOLVED, "done", at=clock())
     retention.work()
     assert chunks_of(store) == {"fresh": 1}
+
+
+def test_what_a_job_says_long_after_its_failure_goes_though_its_incident_is_open(store: Store, tmp_path: Path) -> None:
+    clock = Clock()
+    retention = Retention(store, load_settings(data_dir=tmp_path, log_days=1), clock)
+    fill(store, clock, "failed", 2)
+    fail(store, clock, "failed")
+    clock.now += DAY / 2
+    fill(store, clock, "failed", 3)
+    clock.now += 2 * DAY
+    retention.work()
+    assert chunks_of(store) == {"failed": 2}
+
+
+def test_what_the_node_at_fault_said_by_itself_stays_with_the_incident(store: Store, tmp_path: Path) -> None:
+    clock = Clock()
+    retention = Retention(store, load_settings(data_dir=tmp_path, log_days=1), clock)
+    for node in ("n1", "n1.cluster.example", "n2"):
+        fill(store, clock, None, 1, node=node)
+    incident = fail(store, clock, "failed")
+    with store.writing() as session:
+        session.add(Node(id="n1", state="ready", versions={}, seen_at=clock()))
+        session.flush()
+        session.add(NodeAlias(alias="n1.cluster.example", node="n1", learnt_from="agent"))
+        session.get_one(Incident, incident).node = "n1"
+    clock.now += 2 * DAY
+    retention.work()
+    with store.reading() as session:
+        kept = session.scalars(select(Stream.node).join(Chunk, Chunk.stream_id == Stream.id))
+        assert sorted(map(str, kept)) == ["n1", "n1.cluster.example"]
 
 
 def test_a_job_over_its_bytes_loses_its_oldest_lines_only(store: Store, tmp_path: Path) -> None:

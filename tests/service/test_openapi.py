@@ -1,0 +1,138 @@
+"""Schemathesis on the OpenAPI document of a running service: every answer is as it says, and nothing refused is stored."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS
+from schemathesis.core.failures import FailureGroup
+from sqlalchemy import func, select
+
+from service.store import Store
+from service.store.database import Base
+from tests.service.postgres import postgres
+from tests.service.service_process import ServiceProcess
+
+SCALE = float(os.environ.get("SCALE", "1"))
+SOUND = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
+# Its answers never end.
+ENDLESS = "/api/v1/events"
+# What requests bring in; the other tables are written by work that goes on beside them.
+BROUGHT_IN = (
+    "alerts", "attempts", "batches", "candidates", "chunks", "dropped_lines", "evaluation_runs", "failures", "gpus", "jobs",
+    "join_decisions", "maintenance", "node_aliases", "node_places", "nodes", "rank_states", "silences", "slurm_words", "streams",
+)  # fmt: skip
+KNOWN = {
+    "job": "train", "run": "train", "node": "n1", "incident_id": 1, "number": 1, "id": 1, "plan": 1, "silence_id": 1,
+    "kind": "epilog",
+}  # fmt: skip
+
+
+def fill(client: httpx2.Client) -> None:
+    """One of most things, so that requests get past the names in their paths."""
+    client.post("/api/v1/jobs", json={"job": "train", "ranks": 2}).raise_for_status()
+    ranks = [{"rank": 0, "node": "n1"}]
+    client.post("/api/v1/jobs/train/attempts", json={"attempt": 0, "generation": 1, "ranks": ranks}).raise_for_status()
+    client.post("/api/v1/nodes/n1/lease", json={"boot_id": "b", "agent_id": "a", "clock": 1.0}).raise_for_status()
+    failure = {"attempt": 0, "generation": 1, "idempotency_key": "k"}
+    client.post("/api/v1/jobs/train/failures", json=failure).raise_for_status()
+    client.post("/api/v1/trials/train", json={"state": "running"}).raise_for_status()
+
+
+class Sent:
+    """Sends the cases of one operation and notes what was wrong with the answers."""
+
+    def __init__(self, client: httpx2.Client, store: Store) -> None:
+        self.client, self.store = client, store
+        self.session = requests.Session()
+        self.answered = 0
+        self.wrong: list[str] = []
+        self.before = self.rows()
+
+    def rows(self) -> dict[str, int]:
+        tables = Base.metadata.tables
+        with self.store.reading() as session:
+            counts = [select(func.count()).select_from(tables[name]).scalar_subquery() for name in BROUGHT_IN]
+            return dict(zip(BROUGHT_IN, session.execute(select(*counts)).one(), strict=True))
+
+    def send(self, case: Any) -> None:
+        answer = case.call(base_url=str(self.client.base_url), session=self.session, timeout=60, allow_redirects=False)
+        self.answered += 1
+        after = self.rows()
+        if answer.status_code >= 400 and after != self.before:
+            self.wrong.append(f"{case.method} {case.path}: {answer.status_code} and stored {after} after {self.before}")
+        self.before = after
+        try:
+            case.validate_response(answer, checks=CHECKS.get_by_names(SOUND))
+        except FailureGroup as group:
+            text = answer.text[:300]
+            self.wrong += [
+                f"{case.method} {case.formatted_path} {case.query}: {answer.status_code} {error} {text}"
+                for error in group.exceptions
+            ]
+
+
+def assault(service: ServiceProcess, database: str, examples: int) -> None:
+    schemathesis.serializer.alias("application/x-ndjson", "application/octet-stream")
+    schema = schemathesis.openapi.from_url(f"{service.url}/openapi.json")
+    store = Store(database)
+    with httpx2.Client(base_url=service.url, timeout=30) as client:
+        fill(client)
+        sent = Sent(client, store)
+        operations = [operation.ok() for operation in schema.get_all_operations()]
+        for operation in operations:
+            if operation.path == ENDLESS:
+                continue
+            takes_anything = bool(operation.body) or any(True for _ in operation.iter_parameters())
+            for mode in GenerationMode if takes_anything else (GenerationMode.POSITIVE,):
+                # Some parameters take whatever text there is.
+                with contextlib.suppress(Unsatisfiable) if mode is GenerationMode.NEGATIVE else contextlib.nullcontext():
+                    assail(operation, mode, sent, examples)
+        assert sent.wrong == []
+        assert sent.answered >= examples * len(operations)
+        assert client.get("/readyz").status_code == 200
+    store.close()
+
+
+def assail(operation: Any, mode: GenerationMode, sent: Sent, examples: int) -> None:
+    """Send `examples` cases of one operation: those that its schema allows, or those that it does not."""
+
+    @settings(
+        max_examples=examples, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(case=operation.as_strategy(generation_mode=mode), known=st.booleans())
+    def send(case: Any, known: bool) -> None:
+        if known:
+            case.path_parameters |= {name: KNOWN[name] for name in case.path_parameters if name in KNOWN}
+        sent.send(case)
+
+    send()
+
+
+@pytest.mark.acceptance
+def test_every_answer_is_as_the_document_says_and_what_is_refused_is_not_stored(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'pitstop.sqlite'}"
+    with ServiceProcess(tmp_path / "data", environment={"PITSTOP_DATABASE": url}) as service:
+        assault(service, url, 2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_many_requests_on_postgresql_get_no_answer_that_the_document_does_not_know(tmp_path: Path) -> None:
+    with (
+        postgres() as url,
+        ServiceProcess(tmp_path / "data", environment={"PITSTOP_DATABASE": url}) as service,
+    ):
+        assault(service, url, max(3, int(40 * SCALE)))
