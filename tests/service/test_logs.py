@@ -8,6 +8,7 @@ from typing import Any
 
 import cramjam
 import pytest
+import zstandard
 from fastapi.testclient import TestClient
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 
@@ -23,6 +24,10 @@ def ndjson(*lines: str, **fields: Any) -> bytes:
     return b"".join(
         json.dumps(record | {"number": number, "line": line}).encode() + b"\n" for number, line in enumerate(lines, 1)
     )
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
 
 
 def lines_of(client: TestClient, **query: Any) -> list[str]:
@@ -206,7 +211,14 @@ def test_lines_are_found_by_text_and_time(client: TestClient) -> None:
         (LOGS, ndjson("good"), {"Pitstop-Batch": "with blank"}, 400),
         (LOGS, b"not gzip", {"Content-Encoding": "gzip"}, 400),
         (LOGS, gzip.compress(ndjson("good"), mtime=0)[:-9], {"Content-Encoding": "gzip"}, 400),
+        (LOGS, gzip.compress(ndjson("good"), mtime=0) + b"rest", {"Content-Encoding": "gzip"}, 400),
+        (LOGS, zstd(ndjson("good"))[:-3], {"Content-Encoding": "zstd"}, 400),
+        (LOGS, zstd(ndjson("good")) + zstd(ndjson("more"))[:-3], {"Content-Encoding": "zstd"}, 400),
+        (LOGS, zstd(b" " * 70_000_000), {"Content-Encoding": "zstd"}, 413),
         (LOGS, ndjson("good"), {"Content-Encoding": "br"}, 400),
+        (LOGS, b'{"line": "x", "time": 1' + b"0" * 400 + b"}", {}, 400),
+        (LOGS, b'{"line": "x", "time": NaN}', {}, 400),
+        (LOGS, b'{"line": "x", "number": 1' + b"0" * 5000 + b"}", {}, 400),
         (LOGS, gzip.compress(b" " * 70_000_000, mtime=0), {"Content-Encoding": "gzip"}, 413),
         (LOKI, b"{}", JSON, 400),
         (LOKI, b'{"streams": [{"stream": {"a": 1}, "values": []}]}', JSON, 400),
@@ -233,6 +245,14 @@ def test_bad_input_gets_one_clear_error_and_stores_nothing(
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["detail"] and "\n" not in answer.json()["detail"]
     assert client.get(LOGS).json()["total"] == 0
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_body_of_several_members_is_taken_to_its_last(client: TestClient, encoding: str) -> None:
+    pack = zstd if encoding == "zstd" else gzip.compress
+    body = pack(ndjson("first")) + pack(ndjson("second"))
+    assert client.post(LOGS, content=body, headers={"Content-Encoding": encoding}).json()["accepted"] == 2
+    assert lines_of(client) == ["first", "second"]
 
 
 def test_names_that_no_database_takes_are_made_storable(client: TestClient) -> None:

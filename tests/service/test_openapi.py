@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +123,53 @@ def assail(operation: Any, mode: GenerationMode, sent: Sent, examples: int) -> N
     send()
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProcess, str]]:
+    folder = tmp_path_factory.mktemp("service")
+    url = f"sqlite:///{folder / 'pitstop.sqlite'}"
+    with ServiceProcess(folder / "data", environment={"PITSTOP_DATABASE": url}) as service:
+        yield service, url
+
+
 @pytest.mark.acceptance
-def test_every_answer_is_as_the_document_says_and_what_is_refused_is_not_stored(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'pitstop.sqlite'}"
-    with ServiceProcess(tmp_path / "data", environment={"PITSTOP_DATABASE": url}) as service:
-        assault(service, url, 2)
+def test_every_answer_is_as_the_document_says_and_what_is_refused_is_not_stored(running: tuple[ServiceProcess, str]) -> None:
+    assault(*running, 2)
+
+
+LINE = b'{"line": "smuggled"}'
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(LINE), LINE)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Content-Length: -1\r\n\r\n" + LINE,
+        b"Content-Length: 0x14\r\n\r\n" + LINE,
+        b"Content-Length: 20\r\nContent-Length: 3\r\n\r\n" + LINE,
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKED,
+        b"Transfer-Encoding: chunked\r\n\r\nzz\r\n" + LINE,
+        b"Transfer-Encoding: xchunked\r\n\r\n" + CHUNKED,
+        b"Content-Length: 20\r\nX: " + b"a" * 200_000 + b"\r\n\r\n" + LINE,
+        b"Content-Length: 20\r\n Folded: x\r\n\r\n" + LINE,
+        b"Content-Length: 20\r\nAuthorization: Bearer \x00\xff\r\n\r\n" + LINE,
+        b"Content-Length: 20\r\nCookie: pitstop_token=\xff; a=\r\n\r\n" + LINE,
+        b"Content-Length: 20\r\nHost: elsewhere\r\n\r\n" + LINE,
+        b"Content-Length: 20\r\nOrigin: http://elsewhere\r\n\r\n" + LINE,
+        b"Content-Length: 20\r\nX-Forwarded-For: 127.0.0.1\r\n\r\n" + LINE,
+        b"Content-Length: 99\r\n\r\n" + LINE,
+    ],
+)
+def test_headers_that_lie_get_no_answer_of_5xx_and_bring_nothing_in(running: tuple[ServiceProcess, str], rest: bytes) -> None:
+    service, _ = running
+    with socket.create_connection((service.host, service.port), timeout=30) as connection:
+        host = b"" if b"Host:" in rest else b"Host: localhost\r\n"
+        connection.sendall(b"POST /api/v1/logs HTTP/1.1\r\n" + host + rest)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    status = int(answer.split(b" ", 2)[1]) if answer else 0
+    assert status == 0 or 400 <= status < 500, answer[:300]
+    assert service.get("/api/v1/logs?contains=smuggled")["items"] == []
 
 
 @pytest.mark.soak
