@@ -5,6 +5,7 @@
  * the contract, and is what tests hold this to.
  */
 #include "_sifter.h"
+#include "_sifter_notes.h"
 #include "_sifter_ranks.h"
 #include "_sifter_shapes.h"
 #include "_sifter_verdicts.h"
@@ -57,6 +58,7 @@ static PyObject *open_block(Sifter *self, PyObject *arguments) {
     self->first_number = first_number;
     self->line_count = 0;
     self->touched_count = 0;
+    self->run_count = 0;
     Py_RETURN_NONE;
 }
 
@@ -111,6 +113,7 @@ static PyObject *sift(Sifter *self, PyObject *Py_UNUSED(ignored)) {
     return Py_BuildValue("(NNNO)", indexes, lines, repeated, line < end ? Py_True : Py_False);
 failed:
     release_block(self);
+    self->run_count = 0;
     self->line_count = 0;
     Py_XDECREF(indexes);
     Py_XDECREF(lines);
@@ -252,6 +255,7 @@ static PyObject *close_block(Sifter *self, PyObject *argument) {
         memcpy(record->last_line, block + self->starts[index], record->last_length);
     }
     self->touched_count = 0;
+    self->run_count = 0;
     self->line_count = 0;
     release_block(self);
     _PyBytes_Resize(&kept, out - PyBytes_AS_STRING(kept));
@@ -275,6 +279,8 @@ static void sifter_dealloc(Sifter *self) {
     PyMem_Free(self->dropped);
     PyMem_Free(self->ranks);
     PyMem_Free(self->touched);
+    PyMem_Free(self->runs);
+    PyMem_Free(self->newest_runs);
     PyMem_Free(self->starts);
     PyMem_Free(self->verdicts);
     PyMem_Free(self->scratch);
@@ -301,8 +307,9 @@ static PyObject *sifter_new(PyTypeObject *type, PyObject *arguments, PyObject *P
     self->buckets = PyMem_Calloc(self->bucket_count, sizeof *self->buckets);
     self->seen = PyMem_Calloc(SEEN_SLOTS, sizeof *self->seen);
     self->dropped = PyMem_Calloc(rule_count + 1, sizeof *self->dropped);
+    self->newest_runs = PyMem_Calloc(RUN_SLOTS, sizeof *self->newest_runs);
     self->scratch = PyMem_Malloc(MAX_SHAPE_BYTES + 2 * LANE);
-    if (!self->buckets || !self->seen || !self->dropped || !self->scratch) {
+    if (!self->buckets || !self->seen || !self->dropped || !self->newest_runs || !self->scratch) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -312,7 +319,8 @@ static PyObject *sifter_new(PyTypeObject *type, PyObject *arguments, PyObject *P
 static PyMethodDef sifter_methods[] = {
     {"open_block", (PyCFunction)open_block, METH_VARARGS, "open_block(block, first_number)"},
     {"sift", (PyCFunction)sift, METH_NOARGS, "sift() -> (indexes, lines, repeated, more)"},
-    {"learn", (PyCFunction)learn, METH_VARARGS, "learn(line, rule, guards, rank, second, values)"},
+    {"learn", (PyCFunction)learn, METH_VARARGS, "learn(line, rule, guards, rank, second, values, note)"},
+    {"noted", (PyCFunction)noted, METH_NOARGS, "noted() -> [(note, count, first index, last index, first line)]"},
     {"settle", (PyCFunction)settle, METH_VARARGS, "settle(indexes, rules, ranks)"},
     {"measure", (PyCFunction)measure, METH_VARARGS, "measure(index, rank, time, values)"},
     {"close_block", (PyCFunction)close_block, METH_O, "close_block(block) -> kept lines with their numbers"},

@@ -23,6 +23,9 @@
 #define MAX_POINTS 128
 #define MAX_RANK_RECORDS 65536
 #define LANE 32
+#define RUN_SLOTS 1024
+#define RUN_STRIDE 31
+#define NO_NOTE -1
 
 enum { DROPPED = 0, KEPT = 1, UNKNOWN = 2 };
 enum { RULE_KEEP = -1, RULE_ASK = -2 };
@@ -34,7 +37,8 @@ typedef struct Shape {
     struct Shape *next;
     uint64_t hash;
     uint32_t length, guard_count, value_count;
-    int32_t rule;
+    int32_t rule, note;
+    uint32_t note_gap;
     Span rank, second;
     Span *guards;
     Value *values;
@@ -56,6 +60,8 @@ typedef struct {
     uint8_t last_line[MAX_LAST_BYTES];
 } Rank;
 
+typedef struct { int32_t note; int64_t rank; uint32_t count, first, last; } Run;
+
 typedef struct {
     PyObject_HEAD
     Shape **buckets;
@@ -69,6 +75,9 @@ typedef struct {
     uint32_t rank_room, rank_count, point_total;
     uint32_t *touched;
     uint32_t touched_count;
+    Run *runs;
+    uint32_t run_count, run_room;
+    uint32_t *newest_runs;
     uint32_t *starts;
     uint8_t *verdicts;
     Py_ssize_t line_count, line_room;

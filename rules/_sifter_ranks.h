@@ -1,6 +1,7 @@
 /* What is kept of each rank: counts, values, points. Included by rules/_sifter.c only. */
 #pragma once
 #include "_sifter.h"
+#include "_sifter_notes.h"
 
 static int64_t read_rank(const uint8_t *digits, size_t length) {
     int64_t rank = 0;
@@ -188,6 +189,8 @@ static int add_value(Rank *record, Point *point, uint32_t series, double value, 
 
 static int apply_shape(Sifter *self, const Shape *shape, const uint8_t *line, uint32_t index) {
     int64_t rank = shape->rank.end ? read_rank(line + shape->rank.start, shape->rank.end - shape->rank.start) : -1;
+    if (shape->note != NO_NOTE && take_note(self, shape, rank, index))
+        return -1;
     Rank *record = rank_record(self, &rank);
     if (!record)
         return -1;

@@ -92,8 +92,8 @@ static void forget_shapes(Sifter *self) {
 static PyObject *learn(Sifter *self, PyObject *arguments) {
     Py_buffer line;
     int rule;
-    PyObject *guards, *rank, *second, *values;
-    if (!PyArg_ParseTuple(arguments, "y*iO!OOO!", &line, &rule, &PyTuple_Type, &guards, &rank, &second, &PyTuple_Type, &values))
+    PyObject *guards, *rank, *second, *values, *note;
+    if (!PyArg_ParseTuple(arguments, "y*iO!OOO!O", &line, &rule, &PyTuple_Type, &guards, &rank, &second, &PyTuple_Type, &values, &note))
         return NULL;
     Shape *shape = NULL;
     if (line.len > MAX_SHAPE_BYTES || rule < RULE_ASK || rule >= (int)self->rule_count) {
@@ -108,6 +108,7 @@ static PyObject *learn(Sifter *self, PyObject *arguments) {
         goto short_of_memory;
     shape->length = (uint32_t)length;
     shape->rule = rule;
+    shape->note = NO_NOTE;
     shape->guard_count = (uint32_t)PyTuple_GET_SIZE(guards);
     shape->value_count = (uint32_t)PyTuple_GET_SIZE(values);
     shape->guards = PyMem_Calloc(shape->guard_count + 1, sizeof *shape->guards);
@@ -130,6 +131,8 @@ static PyObject *learn(Sifter *self, PyObject *arguments) {
         }
     }
     if ((rank != Py_None && read_span(rank, length, &shape->rank)) || (second != Py_None && read_span(second, length, &shape->second)))
+        goto failed;
+    if (note != Py_None && !PyArg_ParseTuple(note, "iI", &shape->note, &shape->note_gap))
         goto failed;
     shape->hash = shape_of(self, line.buf, length);
     memcpy(shape->masked, self->scratch, length);

@@ -63,10 +63,11 @@ class Compiled:
     taxonomy: Taxonomy
     expressions: Expressions
     patterns: PatternSet
+    progress: PatternSet
     shapes: ShapePatterns
 
     def matcher(self) -> Matcher:
-        return Matcher(self.rules, self.expressions, self.patterns)
+        return Matcher(self.rules, self.expressions, self.patterns, self.progress)
 
 
 def load_matcher(folder: Path = PACK_FOLDER, say: Say | None = None) -> Matcher:
@@ -106,7 +107,8 @@ def load_compiled(folder: Path = PACK_FOLDER, say: Say | None = None) -> Compile
 def compile_rules(folder: Path = PACK_FOLDER) -> Compiled:
     """Read and compile the packs. Raises PackError."""
     matcher = Matcher(load_packs(folder))
-    return Compiled(matcher.rules, load_taxonomy(), matcher.expressions, matcher.patterns, shape_patterns(matcher.rules))
+    shapes = shape_patterns(matcher.rules)
+    return Compiled(matcher.rules, load_taxonomy(), matcher.expressions, matcher.patterns, matcher.progress(), shapes)
 
 
 def artefact_key(folder: Path = PACK_FOLDER) -> dict[str, str]:
@@ -141,7 +143,8 @@ def artefact_path(key: Mapping[str, str]) -> Path:
 def write_artefact(compiled: Compiled, key: Mapping[str, str], path: Path) -> None:
     """Put the artefact in place whole or not at all, readable by its owner only. Raises OSError."""
     table = json.dumps(table_of(compiled), separators=(",", ":")).encode()
-    sections = {"table": table, "search": compiled.patterns.serialise(), "shapes": compiled.shapes.patterns.serialise()}
+    databases = {"search": compiled.patterns, "progress": compiled.progress, "shapes": compiled.shapes.patterns}
+    sections = {"table": table, **{name: patterns.serialise() for name, patterns in databases.items()}}
     header = json.dumps({"key": key, "sections": {name: len(data) for name, data in sections.items()}}).encode()
     body = len(header).to_bytes(8, "little") + header + b"".join(sections.values())
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -212,6 +215,7 @@ def table_of(compiled: Compiled) -> dict[str, Any]:
         "rules": [rule_entry(rule) for rule in compiled.rules],
         "reasons": [reason_entry(reason) for reason in compiled.taxonomy.reasons.values()],
         "search": compiled.patterns.size,
+        "progress": compiled.progress.size,
         "captures": [[pattern.decode("ascii") for pattern in group] for group in compiled.expressions.captures],
         "names": compiled.expressions.names,
         "blind": compiled.expressions.blind,
@@ -229,6 +233,7 @@ def compiled_of(table: Mapping[str, Any], sections: Mapping[str, bytes]) -> Comp
         Taxonomy({reason.name: reason for reason in map(parse_reason, table["reasons"])}),
         Expressions(captures, tuple(map(tuple, table["names"])), tuple(table["blind"])),
         PatternSet.load(sections["search"], table["search"]),
+        PatternSet.load(sections["progress"], table["progress"]),
         ShapePatterns(meanings, PatternSet.load(sections["shapes"], len(meanings)), precedence_of(rules)),
     )
 

@@ -10,18 +10,31 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
 
 import re2
 
 from rules.matcher import Clause, Hit, Matcher, byte_options
 from rules.pack import CAPTURES, Rule, RuleRole
 from rules.scan_verdicts import CONDITION, KEEP, SIGNAL, new_verdicts
-from rules.shapes import ANY_DIGIT, Hints, ShapePatterns, Span, judge, shape_of, with_unknown_digits
-from rules.sifter import ASK, MAX_SERIES, NO_RANK, RankReport, Sifter, new_sifter
+from rules.shapes import ANY_DIGIT, Hints, Judgement, ShapePatterns, Span, judge, shape_of, with_known, with_unknown_digits
+from rules.sifter import ASK, MAX_SERIES, NO_RANK, Note, RankReport, Sifter, new_sifter
 from rules.signal import Measurement
 
-__all__ = ["CompressionReport", "Compressor", "RankPrefix", "RankTrace", "Reading", "Series", "Sifted", "measurements_of"]
+__all__ = [
+    "CompressionReport",
+    "Compressor",
+    "ConditionRun",
+    "Conditions",
+    "RankPrefix",
+    "RankTrace",
+    "Reading",
+    "Series",
+    "Sifted",
+    "measurements_of",
+]
 
 CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
 COLON_PLACE = 2
@@ -38,13 +51,36 @@ class RankPrefix(Protocol):
     def __call__(self, line: bytes, /) -> Span | None: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Conditions:
+    """Condition patterns that stand in one line together: (rule, clause, ordinal). One object for each such set."""
+
+    patterns: tuple[tuple[int, Clause, int], ...]
+
+
+class ConditionRun(NamedTuple):
+    """Lines of one rank, from index `first` to `last`, in which these conditions stand: how many of them have no hits, and the
+    first of them; no line where none names a rank."""
+
+    conditions: Conditions
+    lines: int
+    first: int
+    last: int
+    line: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Sifted:
-    """One block: kept lines, each after its number and a tab, and the hits of signal rules with their lines (by index in it)."""
+    """One block: kept lines, each after its number and a tab, and what is found of signal rules.
+
+    `hits` are what signal rules look for, `hit_lines` their lines by index in the block. Lines in which conditions stand come as
+    runs: of one rank, nowhere further apart than the `run_gap` of the rules.
+    """
 
     kept: bytes
     hits: tuple[Hit, ...]
     hit_lines: Mapping[int, bytes]
+    conditions: tuple[ConditionRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +149,15 @@ class Compressor:
         # KEEP, which is -1, is none of them.
         self._by_precedence = [*sorted(range(len(matcher.rules)), key=shapes.precedence.__getitem__), KEEP]
         self._certain_patterns: dict[int, Any] = {}
+        # What is noted of a shape: the conditions that stand in each of its lines.
+        self._notes: dict[tuple[int, ...], Note] = {}
+        self._noted: list[Conditions] = []
+        # Patterns by which a signal rule finds something.
+        self._telling = {
+            pattern
+            for pattern, (_, clause, _) in enumerate(matcher.references)
+            if clause is Clause.ANY and self._standing[pattern] == SIGNAL
+        }
         self._hints: Hints = {}
         # By rule; KEEP, which is -1, captures nothing.
         self._captures = [*map(bool, matcher.expressions.captures), False]
@@ -130,23 +175,37 @@ class Compressor:
         self._sifter.open_block(block, self.lines + 1)
         hits: list[Hit] = []
         hit_lines: dict[int, bytes] = {}
+        runs: list[ConditionRun] = []
         more = True
         while more:
             indexes, lines, repeated, more = self._sifter.sift()
             if not lines:
                 continue
             rules, observed = self._look_at(lines)
-            if self._collect_hits:
-                hits.extend(Hit(indexes[place], *self._matcher.references[pattern]) for place, pattern in observed)
-                hit_lines.update((indexes[place], lines[place]) for place, _ in observed)
             ranks = list(map(self._rank_of, lines))
+            if self._collect_hits:
+                telling = [(place, pattern) for place, pattern in observed if pattern in self._telling]
+                hits.extend(Hit(indexes[place], *self._matcher.references[pattern]) for place, pattern in telling)
+                hit_lines.update((indexes[place], lines[place]) for place, _ in telling)
+                conditions = [(indexes[place], pattern) for place, pattern in observed if pattern not in self._telling]
+                named = {index: line for index, line, rank in zip(indexes, lines, ranks, strict=True) if rank != NO_RANK}
+                runs.extend(self._single_runs(conditions, named, hit_lines))
             for place, rule in enumerate(rules):
                 if self._captures[rule]:
                     self._measure(indexes[place], lines[place], rule, ranks, place)
             self._sifter.settle(indexes, rules, ranks)
             if repeated:
                 self._learn(lines, rules, {shape_of(lines[place]): place for place in repeated}.values(), observed)
-        return Sifted(self._sifter.close_block(block if original is None else original), tuple(hits), hit_lines)
+        runs.extend(ConditionRun(self._noted[run[0]], *run[1:]) for run in self._sifter.noted())
+        return Sifted(self._sifter.close_block(block if original is None else original), tuple(hits), hit_lines, tuple(runs))
+
+    def _single_runs(
+        self, found: Sequence[tuple[int, int]], named: Mapping[int, bytes], hit_lines: Mapping[int, bytes]
+    ) -> Iterator[ConditionRun]:
+        """Each line by itself: `found` are (index, condition pattern) in order, `named` the lines that name a rank, by index."""
+        for index, patterns in groupby(found, key=itemgetter(0)):
+            note = self._note_of([pattern for _, pattern in patterns])[0]
+            yield ConditionRun(self._noted[note], index not in hit_lines, index, index, named.get(index, b""))
 
     def _look_at(self, lines: list[bytes]) -> tuple[list[int], list[tuple[int, int]]]:
         """The routine rule to which each line falls, or KEEP; and (place, pattern) of what is found of signal rules, in order."""
@@ -179,32 +238,49 @@ class Compressor:
         self, lines: Sequence[bytes], rules: Sequence[int], places: Iterable[int], observed: Sequence[tuple[int, int]]
     ) -> None:
         """Teach the sifter the shapes of the lines at `places`, each with the verdict on it."""
-        unsure = []
+        unsure: list[tuple[bytes, int, list[int]]] = []
         for place in places:
             line = lines[place]
-            found = [] if self._collect_hits else [pattern for where, pattern in observed if where == place]
-            if found and self._is_signal_anyhow(line, found):
-                self._sifter.learn(line, KEEP, (), self._rank_prefix(line), None, ())
+            found = [pattern for where, pattern in observed if where == place]
+            if not self._collect_hits and ANY_DIGIT not in line and any(self._found_anyhow(found, with_unknown_digits(line))):
+                self._sifter.learn(line, KEEP, (), self._rank_prefix(line), None, (), None)
+            elif self._collect_hits and not self._telling.isdisjoint(found):
+                self._sifter.learn(line, ASK, (), None, None, (), None)
             else:
-                unsure.append((line, rules[place]))
-        judgements = judge(self._shapes, [line for line, _ in unsure], self._collect_hits, self._hints)
-        for (line, rule), judgement in zip(unsure, judgements, strict=True):
-            expected = None if rule == KEEP else rule
-            if judgement is None or judgement.rule != expected or not self._blind[rule]:
-                self._sifter.learn(line, ASK, (), None, None, ())
+                unsure.append((line, rules[place], found if self._collect_hits else []))
+        known = [len(found) for _, _, found in unsure]
+        judgements = judge(self._shapes, [line for line, _, _ in unsure], self._collect_hits, self._hints, known)
+        for (line, rule, found), judgement in zip(unsure, judgements, strict=True):
+            if judgement is None or not self._blind[rule] or not self._stands(line, rule, found, judgement):
+                self._sifter.learn(line, ASK, (), None, None, (), None)
                 continue
             spans = self._matcher.capture_spans(rule, line) if self._captures[rule] else {}
             values = self._measured(spans)
             second = clock_span(line) if values else None
-            self._sifter.learn(line, rule, judgement.guards, spans.get(RANK) or self._rank_prefix(line), second, values)
+            rank = spans.get(RANK) or self._rank_prefix(line)
+            self._sifter.learn(line, rule, judgement.guards, rank, second, values, self._note_of(found) if found else None)
 
-    def _is_signal_anyhow(self, line: bytes, patterns: Iterable[int]) -> bool:
-        """Whether one of the signal patterns that are found in `line` is found in it whatever its digits are."""
-        if ANY_DIGIT in line:
+    def _stands(self, line: bytes, rule: int, found: Sequence[int], judgement: Judgement) -> bool:
+        """Whether all lines of the shape fall to `rule`, and show the conditions `found` in this one."""
+        kept_for_condition = any(self._standing[pattern] == SIGNAL for pattern in found)
+        if not kept_for_condition and judgement.rule != (None if rule == KEEP else rule):
             return False
-        text = with_unknown_digits(line)
-        certain = (self._certain(pattern) for pattern in patterns if self._standing[pattern] == SIGNAL)
-        return any(pattern is not None and pattern.search(text) for pattern in certain)
+        return all(self._found_anyhow(found, with_known(line, judgement.guards)))
+
+    def _note_of(self, conditions: Sequence[int]) -> Note:
+        key = tuple(sorted(conditions))
+        note = self._notes.get(key)
+        if note is None:
+            references = [self._matcher.references[pattern] for pattern in key]
+            note = self._notes[key] = (len(self._noted), min(self._matcher.rules[rule].run_gap for rule, _, _ in references))
+            self._noted.append(Conditions(tuple(references)))
+        return note
+
+    def _found_anyhow(self, patterns: Iterable[int], text: bytes) -> Iterator[bool]:
+        """For each of the patterns of signal rules whether it is found in `text` whatever its unknown digits are."""
+        for pattern in patterns:
+            certain = self._certain(pattern)
+            yield certain is not None and bool(certain.search(text))
 
     def _certain(self, pattern: int) -> Any:
         """RE2 for lines with unknown digits, found only where `pattern` is found in any case; None where there is none."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import hyperscan
 import re2
 
-from rules.pack import PackError, Rule
+from rules.pack import Mark, PackError, Rule
 
 if TYPE_CHECKING:
     from rules.patterns import Pattern
 
-__all__ = ["MAX_CAPTURE_BYTES", "Clause", "Expressions", "Hit", "Matcher", "PatternSet", "search_expressions"]
+__all__ = ["MAX_CAPTURE_BYTES", "Clause", "Expressions", "Hit", "Matcher", "PatternSet"]
 
 # Captures look at this much of a line; longer ones are matched whole but captured from their beginning.
 MAX_CAPTURE_BYTES = 16_384
@@ -158,12 +158,24 @@ class PatternSet:
             self._database.scan(block, match_event_handler=found)
 
 
+def progress_patterns(rules: Sequence[Rule]) -> PatternSet:
+    """Raises PackError."""
+    return PatternSet(search_expressions([replace(rule, all=(), none=()) for rule in rules if rule.marks is Mark.PROGRESS]))
+
+
 class Matcher:
     """Immutable once built; one per process (the binding holds the interpreter lock while it scans)."""
 
-    def __init__(self, rules: Sequence[Rule], expressions: Expressions | None = None, patterns: PatternSet | None = None) -> None:
-        """Compiles the rules, unless an artefact brings `expressions` and `patterns`. Raises PackError."""
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        expressions: Expressions | None = None,
+        patterns: PatternSet | None = None,
+        progress: PatternSet | None = None,
+    ) -> None:
+        """Compiles the rules, unless an artefact brings `expressions`, `patterns` and `progress`. Raises PackError."""
         self.rules = tuple(rules)
+        self._progress = progress
         self.patterns = patterns or PatternSet(search_expressions(self.rules))
         self.expressions = expressions or capture_expressions(self.rules)
         self.references = references_of(self.rules)
@@ -174,6 +186,11 @@ class Matcher:
         for line, pattern in self.patterns.find(block):
             rule, clause, ordinal = self.references[pattern]
             yield Hit(line, rule, clause, ordinal)
+
+    def progress(self) -> PatternSet:
+        """The patterns of rules that mark completed steps, apart from all others."""
+        self._progress = self._progress or progress_patterns(self.rules)
+        return self._progress
 
     def captures(self, rule: int, text: str) -> dict[str, str]:
         """Named groups of the rule's capture patterns found in `text`; the first value of a name stands."""

@@ -177,7 +177,14 @@ class Rule:
     recovers: tuple[str, ...] = ()
     examples: Examples = field(default_factory=Examples)
 
+    @property
+    def run_gap(self) -> int:
+        """Places of a condition at most so many lines apart make one run: no window fits between two of them."""
+        return 2 * self.window + 1 if self.window else WHOLE_INPUT
 
+
+# More lines than one block has.
+WHOLE_INPUT = 1 << 31
 FIELDS = frozenset(entry.name for entry in fields(Rule)) - {"pack"}
 # Far above any pack a person wrote; keeps a hostile file from filling memory.
 MAX_PACK_BYTES = 8_000_000

@@ -27,6 +27,7 @@ __all__ = [
     "preferred",
     "shape_of",
     "shape_patterns",
+    "with_known",
     "with_unknown_digits",
 ]
 
@@ -123,50 +124,59 @@ def preferred(precedence: Sequence[int], known: int | None, rule: int) -> int:
     return rule if known is None or precedence[rule] < precedence[known] else known
 
 
-def judge(patterns: ShapePatterns, lines: Sequence[bytes], conditions: bool, hints: Hints) -> list[Judgement | None]:
+def judge(
+    patterns: ShapePatterns, lines: Sequence[bytes], conditions: bool, hints: Hints, known: Sequence[int] | None = None
+) -> list[Judgement | None]:
     """The judgement of each line's shape; None where every line of it has to be looked at.
 
-    `conditions`: whether those that only speak against a rule have to be looked at, too; `hints`: what earlier calls found out.
+    `conditions`: whether those that only speak against a rule have to be looked at, too; `hints`: what earlier calls found out;
+    `known`: for each line how many patterns of signal rules may be found in every line of its shape (left out: none).
     """
     texts = [with_unknown_digits(line) for line in lines]
+    known = known or [0] * len(lines)
     judgements: list[Judgement | None] = []
-    for line, (settled, rule) in zip(lines, outcomes(patterns, texts, conditions), strict=True):
+    for line, signals, (settled, rule) in zip(lines, known, outcomes(patterns, texts, conditions, known), strict=True):
         if ANY_DIGIT in line:
             judgements.append(None)
         elif settled:
             judgements.append(Judgement(rule, ()))
         else:
-            judgements.append(guarded(patterns, line, conditions, hints))
+            judgements.append(guarded(patterns, line, conditions, hints, signals))
     return judgements
 
 
-def outcomes(patterns: ShapePatterns, texts: Sequence[bytes], conditions: bool) -> list[tuple[bool, int | None]]:
-    """For each text: whether its verdict is settled whatever the unknown digits are, and to which routine rule it then falls."""
-    signal = [False] * len(texts)
+def outcomes(
+    patterns: ShapePatterns, texts: Sequence[bytes], conditions: bool, known: Sequence[int]
+) -> list[tuple[bool, int | None]]:
+    """For each text: whether its verdict is settled whatever the unknown digits are, and to which routine rule it then falls.
+
+    `known`: how many patterns of signal rules may be found in it.
+    """
+    signals = [0] * len(texts)
     possible: list[int | None] = [None] * len(texts)
     certain: list[int | None] = [None] * len(texts)
     for index, pattern in patterns.patterns.find(b"".join(text + b"\n" for text in texts)):
         sort, rule = patterns.meanings[pattern]
         if sort in SIGNAL_SORTS:
-            signal[index] = signal[index] or conditions or sort is Sort.SIGNAL_POSSIBLE
+            signals[index] += conditions or sort is Sort.SIGNAL_POSSIBLE
             continue
         first = possible if sort is Sort.ROUTINE_POSSIBLE else certain
         first[index] = preferred(patterns.precedence, first[index], rule)
-    return [(not signal[i] and possible[i] == certain[i], certain[i]) for i in range(len(texts))]
+    return [(signals[i] == known[i] and possible[i] == certain[i], certain[i]) for i in range(len(texts))]
 
 
-def guarded(patterns: ShapePatterns, line: bytes, conditions: bool, hints: Hints) -> Judgement | None:
+def guarded(patterns: ShapePatterns, line: bytes, conditions: bool, hints: Hints, signals: int) -> Judgement | None:
     """Find few numbers which, held fast, settle the verdict."""
     numbers = [match.span() for match in NUMBER.finditer(line)]
     if len(numbers) > MAX_NUMBERS:
         return None
-    ((settled, rule),) = outcomes(patterns, [line], conditions)
+    ((settled, rule),) = outcomes(patterns, [line], conditions, [signals])
     if not settled:
         return None
 
     def settling(choices: Sequence[Sequence[int]]) -> list[bool]:
         texts = [with_known(line, [numbers[ordinal] for ordinal in choice]) for choice in choices]
-        return [outcome == (True, rule) for outcome in outcomes(patterns, texts, conditions)]
+        return [outcome == (True, rule) for outcome in outcomes(patterns, texts, conditions, [signals] * len(texts))]
 
     kind = (rule, len(numbers))
     if kind not in hints or not settling([hints[kind]])[0]:

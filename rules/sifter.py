@@ -16,6 +16,8 @@ from rules.shapes import Span, shape_of
 __all__ = [
     "ASK",
     "NO_RANK",
+    "Note",
+    "Noted",
     "Point",
     "PythonSifter",
     "RankReport",
@@ -41,12 +43,19 @@ SEEN_SHAPES = 65_536
 MAX_REPEATED = 32
 POINTS_IN_ALL = 8_192
 MIN_POINTS = 2
+RUN_SLOTS = 1_024
+RUN_STRIDE = 31
 MAX_POINTS = 128
 
 # count, last, least, most, number of the line with the last
 SeriesReport = tuple[int, float, float, float, int]
 # line number, what stood up to its second, value by series
 Point = tuple[int, bytes, dict[int, float]]
+# What is noted of lines of a shape: which note, and up to how many lines apart those of one rank make one run.
+Note = tuple[int, int]
+# A run of noted lines of one rank in one block: which note, how many, index of the first and of the last; the first line itself,
+# where it names a rank
+Noted = tuple[int, int, int, int, bytes]
 # lines, number of the last, its beginning, series, points
 RankReport = tuple[int, int, bytes, dict[int, SeriesReport], list[Point]]
 # kept lines, kept bytes, dropped lines by rule, ranks
@@ -78,12 +87,16 @@ class Sifter(Protocol):
         rank: Span | None,
         second: Span | None,
         values: Sequence[tuple[int, int, int]],
+        note: Note | None,
         /,
     ) -> None:
         """Lines of the shape of `line` that agree with it within `guards` fall to `rule` (or KEEP, ASK).
 
         Their rank stands at `rank`, their time up to `second`, and `values` are (series, start, end) of numbers in them.
         """
+
+    def noted(self) -> list[Noted]:
+        """The runs of noted lines in this block, to be asked for before it is closed."""
 
     def settle(self, indexes: list[int], rules: list[int], ranks: list[int], /) -> None:
         """The verdicts on lines that `sift` did not know: for each its rule or KEEP, its rank or NO_RANK."""
@@ -111,7 +124,7 @@ def new_sifter(rule_count: int) -> Sifter:
 class Shape:
     """What was learnt of one shape."""
 
-    __slots__ = ("guards", "line", "rank", "rule", "second", "values")
+    __slots__ = ("guards", "line", "note", "rank", "rule", "second", "values")
 
     def __init__(
         self,
@@ -121,6 +134,7 @@ class Shape:
         rank: Span | None,
         second: Span | None,
         values: Sequence[tuple[int, int, int]],
+        note: Note | None,
     ) -> None:
         self.line = line
         self.rule = rule
@@ -128,6 +142,7 @@ class Shape:
         self.rank = rank
         self.second = second
         self.values = values
+        self.note = note
 
     def fits(self, line: bytes) -> bool:
         return all(line[start:end] == digits for start, end, digits in self.guards)
@@ -164,6 +179,9 @@ class PythonSifter:
         self._touched: dict[int, int] = {}
         self._kept_lines = 0
         self._kept_bytes = 0
+        self._runs: list[Noted] = []
+        # By slot, which several may share: of which note and rank the newest run is, and where it stands in _runs.
+        self._newest: dict[int, tuple[tuple[int, int], int]] = {}
 
     def open_block(self, block: bytes | memoryview, first_number: int, /) -> None:
         lines = bytes(block).split(b"\n")
@@ -172,6 +190,7 @@ class PythonSifter:
         self._first, self._lines, self._next = first_number, lines, 0
         self._verdicts = [KEEP] * len(lines)
         self._touched = {}
+        self._runs, self._newest = [], {}
 
     def sift(self) -> tuple[list[int], list[bytes], list[int], bool]:
         indexes: list[int] = []
@@ -211,10 +230,26 @@ class PythonSifter:
             digits = line[shape.rank[0] : shape.rank[1]]
             rank = int(digits) if len(digits) <= 7 and digits.isdigit() and int(digits) < MAX_RANK else NO_RANK
         record = self._touch(rank, index)
+        if shape.note:
+            self._take_note(*shape.note, rank, index, line)
         if shape.values:
             time = line[: shape.second[1]] if shape.second else b""
             values = [(series, number_of(line[start:end])) for series, start, end in shape.values]
             self._measure(record, self._first + index, time, values)
+
+    def _take_note(self, note: int, gap: int, rank: int, index: int, line: bytes) -> None:
+        slot = (note * RUN_STRIDE + rank + 1) % RUN_SLOTS
+        whose, place = self._newest.get(slot, (None, 0))
+        if whose == (note, rank):
+            _, count, first, last, first_line = self._runs[place]
+            if index - last <= gap:
+                self._runs[place] = (note, count + 1, first, index, first_line)
+                return
+        self._newest[slot] = ((note, rank), len(self._runs))
+        self._runs.append((note, 1, index, index, b"" if rank == NO_RANK else line))
+
+    def noted(self) -> list[Noted]:
+        return list(self._runs)
 
     def _record(self, rank: int) -> tuple[int, Record]:
         if rank not in self._records:
@@ -271,11 +306,12 @@ class PythonSifter:
         rank: Span | None,
         second: Span | None,
         values: Sequence[tuple[int, int, int]],
+        note: Note | None,
         /,
     ) -> None:
         if len(self._shapes) >= MAX_SHAPES:
             self._shapes.clear()
-        self._shapes.setdefault(shape_of(line), []).insert(0, Shape(line, rule, guards, rank, second, values))
+        self._shapes.setdefault(shape_of(line), []).insert(0, Shape(line, rule, guards, rank, second, values, note))
 
     def settle(self, indexes: list[int], rules: list[int], ranks: list[int], /) -> None:
         for index, rule, rank in zip(indexes, rules, ranks, strict=True):

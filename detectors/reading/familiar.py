@@ -1,7 +1,7 @@
 """Matched lines of a shape that was seen before: what a rule captures in one stands at the same place in the next.
 
-One fault can print a line a million times, differing in its digits only. The first is looked at with care, the others are read
-off by position.
+One fault can print a line a million times, differing in its digits only. The first two are looked at with care, the others are
+read off by position.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class FamiliarShapes:
         self._maker = maker
         self._blind = matcher.expressions.blind
         self._places: dict[tuple[int, bytes], Places] = {}
+        self._seen: set[tuple[int, bytes]] = set()
 
     def read(self, rule: int, raw: bytes) -> Reading | None:
         """What `raw` says, where its shape is known."""
@@ -63,11 +64,17 @@ class FamiliarShapes:
         # Where text and bytes have the same places, and no captured digits decide what else is captured.
         if not self._blind[rule] or len(raw) > MAX_TEXT_BYTES or not raw.isascii() or raw.startswith(b"\0"):
             return
-        if len(self._places) >= MAX_SHAPES:
+        key = (rule, shape_of(raw))
+        # What never comes again is not worth it.
+        if key not in self._seen:
+            self._seen.add(key)
+            return
+        if len(self._seen) >= MAX_SHAPES:
             self._places.clear()
+            self._seen.clear()
         prefixes = read_prefixes(raw.decode("ascii"))
         spans = self._matcher.capture_spans(rule, raw)
-        self._places[rule, shape_of(raw)] = Places(prefixes.rank, prefixes.local, prefixes.node, tuple(spans.items()))
+        self._places[key] = Places(prefixes.rank, prefixes.local, prefixes.node, tuple(spans.items()))
 
 
 def number_at(raw: bytes, span: Span | None) -> int | None:

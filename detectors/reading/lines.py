@@ -29,6 +29,8 @@ class LineMaker:
 
     def rank(self, raw: bytes) -> int | None:
         """The rank that wrote `raw`, as far as its first bytes or the path tell; much cheaper than `make`."""
+        if not raw:
+            return self._path_rank
         local, rank = quick_prefix(raw)
         return self.resolve(rank, local)
 

@@ -11,12 +11,12 @@ from detectors.reading.familiar import FamiliarShapes
 from detectors.reading.ledger import Entry, Ledger, Match
 from detectors.reading.lines import LineMaker
 from detectors.reading.skew import StepPoint
-from detectors.reading.sources import Block, LineReader
+from detectors.reading.sources import LineReader
 from detectors.reading.spans import SpanTracker
 from detectors.reading.steps import ProgressFinder, StepLog
-from detectors.reading.surroundings import Surroundings
-from detectors.reading.text import rank_span, strip_escapes, torn_parts
-from rules.compression import Compressor, measurements_of
+from detectors.reading.surroundings import SOURCE_INDENT, Surroundings
+from detectors.reading.text import rank_span, strip_escapes_of_view, torn_parts
+from rules.compression import Compressor, ConditionRun, measurements_of
 from rules.findings import RankSpan
 from rules.matcher import Clause, Hit, Matcher
 from rules.pack import Mark, Rule, RuleRole
@@ -26,6 +26,8 @@ from rules.signal import Line, Measurement
 __all__ = ["LAST_LINES", "LogFindings", "LogScan"]
 
 LAST_LINES = 20
+# They are looked for in so much of a block's end first.
+TAIL_BYTES = 1 << 14
 # Of a large log, how many lines of each rank around a failure are looked at for its completed steps, and of all at most.
 STEP_LINES_OF_RANK, STEP_LINES = 3, 512
 # Up to here every line is looked at for ranks and routine marks; beyond, the end of each block stands for it.
@@ -68,15 +70,15 @@ class LogScan:
         self._spans = SpanTracker(maker)
         self._steps = StepLog(matcher, maker)
         self._frames: dict[int | None, deque[Match]] = {}
-        self._before = b""
+        self._before: bytes | memoryview = b""
         self._tail: deque[tuple[int, bytes]] = deque(maxlen=LAST_LINES)
         self._kept = 0
         self._lines = 0
 
     def run(self, reader: LineReader) -> LogFindings:
         """Read it all."""
-        for chunk in reader.chunks():
-            self._block(chunk, reader.bytes <= DENSE_BYTES)
+        for view in reader.views():
+            self._block(view, reader.bytes <= DENSE_BYTES)
         self._settle(None)
         read_to = self._lines + 1
         self._around.move(read_to, b"", self._before)
@@ -95,27 +97,36 @@ class LogScan:
             self._lines,
         )
 
-    def _block(self, chunk: bytes, dense: bool) -> None:
-        data = strip_escapes(chunk)
+    def _block(self, view: memoryview, dense: bool) -> None:
+        data = strip_escapes_of_view(view)
+        first = self._lines + 1
         sifted = self._compressor.feed(data) if self._compressor is not None else None
-        # The sifter has counted already.
-        count = data.count(b"\n") if self._compressor is None else self._compressor.lines - self._lines
-        block = Block(data, self._lines + 1, count)
-        self._lines += count
         if sifted is None or dense:
+            data = bytes(data)
             lines = data.split(b"\n")
-            self._take(list(self._matcher.scan(data)), block, data, lines.__getitem__)
-            self._spans.observe(block.first, data, block.lines, dense)
+            self._lines += len(lines) - 1
+            self._take(list(self._matcher.scan(data)), first, data, lines.__getitem__)
+            self._spans.observe(first, data, len(lines) - 1, dense)
         else:
+            # The sifter has counted already, and most of a large log is never copied.
+            self._lines = self._compressor.lines if self._compressor is not None else self._lines
             self._progress = self._progress or ProgressFinder(self._matcher)
+            self._note(sifted.conditions, first)
             if sifted.hits:
-                self._take(sifted.hits, block, data, sifted.hit_lines.__getitem__)
-        self._settle(block.first + block.lines)
-        self._remember_end(block, data)
+                self._take(sifted.hits, first, data, sifted.hit_lines.__getitem__)
+        self._settle(self._lines + 1)
+        self._remember_end(data)
 
-    def _take(self, hits: Sequence[Hit], block: Block, data: bytes, raw_of: Callable[[int], bytes]) -> None:
-        """`raw_of` gives the line of a hit by its index in the block."""
-        self._around.move(block.first, data, self._before)
+    def _note(self, runs: Sequence[ConditionRun], number: int) -> None:
+        """Conditions in the block whose first line has this number."""
+        for run in runs:
+            self._kept += run.lines
+            rank = self._maker.rank(run.line)
+            self._conditions.note_run(run.conditions, number + run.first, number + run.last, rank)
+
+    def _take(self, hits: Sequence[Hit], first: int, data: bytes | memoryview, raw_of: Callable[[int], bytes]) -> None:
+        """`data`: the block whose first line has number `first`; `raw_of` gives the line of a hit by its index in it."""
+        self._around.move(first, data, self._before)
         rules = self._matcher.rules
         self._kept += len({hit.line for hit in hits if rules[hit.rule].role is not RuleRole.ROUTINE})
         signs: list[int] = []
@@ -128,13 +139,13 @@ class LogScan:
         for hit in hits:
             if hit.clause is not Clause.ANY and not self._conditions.needs(hit):
                 continue
-            number = block.first + hit.line
+            number = first + hit.line
             if hit.line in looked_at and hit.line != done:
                 self._look_for_steps(number - self._step_lines, number)
                 done = hit.line
             self._hit(hit, raw_of(hit.line), number)
         if signs:
-            after = block.first + done + 1
+            after = first + done + 1
             self._look_for_steps(after, after + self._step_lines)
 
     @property
@@ -173,7 +184,8 @@ class LogScan:
         if self._around.is_frame(self._maker, number, rest):
             self._frames.setdefault(rank, deque()).append(match)
             return
-        if not self._maker.is_journal and not rest.startswith(" ") and len(torn_parts(text)) == 1:
+        # What hangs on the line above it is looked at each time.
+        if not self._maker.is_journal and not rest.startswith(SOURCE_INDENT) and len(torn_parts(text)) == 1:
             self._familiar.learn(hit.rule, raw)
         self._cause(rule, rank)
         self._add(match, raw)
@@ -219,13 +231,10 @@ class LogScan:
             while waiting and (read_to is None or waiting[0].number + FRAME_PATIENCE < read_to):
                 yield waiting.popleft()
 
-    def _remember_end(self, block: Block, data: bytes) -> None:
+    def _remember_end(self, data: bytes | memoryview) -> None:
         self._before = data
-        start = len(data) - 1
-        for _ in range(LAST_LINES):
-            start = data.rfind(b"\n", 0, start)
-            if start < 0:
-                break
-        last = data[start + 1 :].split(b"\n")
-        last.pop()
-        self._tail.extend(enumerate(last, block.first + block.lines - len(last)))
+        end = bytes(data[-TAIL_BYTES:])
+        if len(data) > TAIL_BYTES and end.count(b"\n") <= LAST_LINES:
+            end = bytes(data)
+        last = end.rsplit(b"\n", LAST_LINES + 1)[-LAST_LINES - 1 : -1]
+        self._tail.extend(enumerate(last, self._lines + 1 - len(last)))

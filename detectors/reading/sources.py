@@ -298,7 +298,9 @@ class LineReader:
 
     def _read_at(self, position: int) -> bytes:
         try:
-            return os.pread(self._raw.fileno(), self._block_bytes, position)
+            # The head makes the first block, as it does where a stream is read.
+            size = self._block_bytes if position else min(HEAD_BYTES, self._block_bytes)
+            return os.pread(self._raw.fileno(), size, position)
         except OSError as error:
             self.note = f"reading stopped early: {error.strerror or error}"
             return b""
@@ -316,9 +318,9 @@ class LineReader:
             cut = data.rfind(b"\n") + 1
             if not cut:
                 break
-            yield memoryview(data)[:cut]
             position += cut
             self.bytes = position
+            yield memoryview(data)[:cut]
         if self._is_regular:
             # The rest: nothing, a last line without an end, or a line longer than a block.
             self._raw.seek(position)

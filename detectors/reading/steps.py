@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from detectors.reading.ledger import Entry
 from detectors.reading.lines import LineMaker
 from detectors.reading.skew import StepPoint
-from rules.matcher import Matcher, PatternSet, search_expressions
+from rules.matcher import Matcher
 from rules.pack import Mark
 
 __all__ = ["ProgressFinder", "StepLog"]
@@ -27,9 +26,8 @@ class ProgressFinder:
     """Finds completed steps alone: the routine rules that mark progress, apart from all others."""
 
     def __init__(self, matcher: Matcher) -> None:
-        marking = [(index, rule) for index, rule in enumerate(matcher.rules) if rule.marks is Mark.PROGRESS]
-        self._rules = [index for index, rule in marking for _ in rule.any]
-        self._patterns = PatternSet(search_expressions([replace(rule, all=(), none=()) for _, rule in marking]))
+        self._rules = [index for index, rule in enumerate(matcher.rules) if rule.marks is Mark.PROGRESS for _ in rule.any]
+        self._patterns = matcher.progress()
 
     def find(self, lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
         """(rule, index of the line) of each completed step in `lines`."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from detectors.reading.lines import LineMaker
 from detectors.reading.text import line_text, origin_of_text
 
-__all__ = ["Surroundings"]
+__all__ = ["SOURCE_INDENT", "Surroundings"]
 
 # How far back a record may begin, in lines of its own rank and of all.
 MAX_RECORD_LINES = 200
@@ -36,10 +36,10 @@ class Surroundings:
     def __init__(self) -> None:
         self._lines: Sequence[bytes] = ()
         self._first = 1
-        self._data = b""
-        self._before = b""
+        self._data: bytes | memoryview = b""
+        self._before: bytes | memoryview = b""
 
-    def move(self, first: int, data: bytes, before: bytes) -> None:
+    def move(self, first: int, data: bytes | memoryview, before: bytes | memoryview) -> None:
         """Go on to the block `data`, whose first line is number `first`; `before` is the block before it."""
         self._lines = ()
         self._first = first
@@ -50,9 +50,9 @@ class Surroundings:
         """The lines from number `start` up to and without `end`, as far as they are in reach, and the number of the first."""
         if not self._lines and self._data:
             # Cut only where somebody looks: most blocks are matched and done.
-            self._lines = self._data.split(b"\n")[:-1]
+            self._lines = bytes(self._data).split(b"\n")[:-1]
         if start < self._first and self._before:
-            above = self._before.rsplit(b"\n", MAX_DISTANCE + 1)[-MAX_DISTANCE - 1 : -1]
+            above = bytes(self._before).rsplit(b"\n", MAX_DISTANCE + 1)[-MAX_DISTANCE - 1 : -1]
             self._lines = [*above, *self._lines]
             self._first -= len(above)
             self._before = b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from functools import cache
+from itertools import pairwise
 
 import hypothesis.strategies as st
 import pytest
@@ -107,6 +108,37 @@ def test_no_line_that_a_signal_rule_could_match_is_dropped(make: type[PythonSift
     assert found.kept_lines + sum(dropped.values()) == len(lines) == sum(trace.lines for trace in found.ranks.values())
 
 
+def conditions_of(matcher: Matcher, line: bytes) -> set[tuple[int, Clause, int]]:
+    """What `line` shows of that signal rules ask of the lines around their match."""
+    return {(hit.rule, hit.clause, hit.ordinal) for hit in matcher.scan(line + b"\n") if hit.clause is not Clause.ANY}
+
+
+@pytest.mark.parametrize("make", SIFTERS)
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**9))
+def test_runs_of_conditions_say_where_each_condition_stands(make: type[PythonSifter], seed: int) -> None:
+    whim = random.Random(seed)
+    compiled = shipped()
+    matcher = compiled.matcher()
+    _, every = lines_of_examples()
+    with_conditions = [line for line in whim.sample(every, 150) if conditions_of(matcher, line)]
+    pool = with_conditions[:6] + whim.sample(every, 3)
+    compressed = Compressor(matcher, compiled.shapes, prefix_rank, make(len(compiled.rules)))
+    for _ in range(5):
+        block = [b"[%d] " % whim.randrange(3) * whim.randrange(2) + other_digits(whim.choice(pool), whim) for _ in range(40)]
+        sifted = compressed.feed(block_of(block))
+        expected = {(index, condition) for index, line in enumerate(block) for condition in conditions_of(matcher, line)}
+        ends: dict[tuple[int, Clause, int], set[int]] = {}
+        for run in sifted.conditions:
+            for condition in run.conditions.patterns:
+                ends.setdefault(condition, set()).update((run.first, run.last))
+                inside = [index for index in range(run.first, run.last + 1) if (index, condition) in expected]
+                assert all(after - before <= matcher.rules[condition[0]].run_gap for before, after in pairwise(inside))
+        assert {(index, condition) for condition, indexes in ends.items() for index in indexes} <= expected
+        for index, condition in expected:
+            assert any(run.first <= index <= run.last for run in sifted.conditions if condition in run.conditions.patterns)
+
+
 ROUTINE = rule("R", RuleRole.ROUTINE, r"request took \d+ ms, status \d+", captures=(r"took (?P<request_ms>\d+) ms",))
 SIGNAL = rule("S", RuleRole.ROOT, r"ms, status 5\d\d$", none=("never",))
 
@@ -130,7 +162,8 @@ def test_hits_of_signal_rules_come_with_their_lines(sifter: Sifter) -> None:
     compressed = compressor([ROUTINE, SIGNAL], sifter)
     compressed.feed(b"request took 1 ms, status 200\n" * 3)
     sifted = compressed.feed(b"request took 1 ms, status 200\nrequest took 1 ms, status 502\nnever\n")
-    assert [(hit.line, hit.rule, hit.clause.value) for hit in sifted.hits] == [(1, 1, "any"), (2, 1, "none")]
+    assert [(hit.line, hit.rule, hit.clause.value) for hit in sifted.hits] == [(1, 1, "any")]
+    assert [(run.first, run.lines, run.conditions.patterns) for run in sifted.conditions] == [(2, 1, ((1, Clause.NONE, 0),))]
     assert numbers(sifted.kept) == [5, 6]
 
 
@@ -138,7 +171,10 @@ def test_what_speaks_against_a_rule_is_reported_though_its_line_is_dropped(sifte
     compressed = compressor([ROUTINE, SIGNAL], sifter)
     for _ in range(5):
         sifted = compressed.feed(b"request took 1 ms, status 200 never\n")
-        assert [(hit.line, hit.clause.value) for hit in sifted.hits] == [(0, "none")] and not sifted.kept
+        assert [(run.first, run.conditions.patterns) for run in sifted.conditions] == [(0, ((1, Clause.NONE, 0),))]
+        assert not sifted.kept and not sifted.hits
+    sifter.open_block(b"request took 9 ms, status 200 never\n", 6)
+    assert sifter.sift() == ([], [], [], False)
 
 
 def test_the_rule_that_measures_most_takes_a_line_however_often_it_names_one_quantity() -> None:

@@ -65,8 +65,10 @@ def drive(sifter: Sifter, blocks: list[list[bytes]], seed: int) -> list[object]:
                         whim.choice([None, spans[0]]),
                         whim.choice([None, spans[0]]),
                         tuple((whim.randrange(4), *spans[0]) for _ in range(whim.randrange(2))),
+                        whim.choice([None, (whim.randrange(3), whim.randrange(4))]),
                     )
             sifter.settle(indexes, rules, ranks)
+        said.append(sifter.noted())
         said.append(sifter.close_block(block_of(lines)))
         number += len(lines)
         assert sifter.lines == number - 1
@@ -86,12 +88,12 @@ def sifter(request: pytest.FixtureRequest) -> Sifter:
 
 
 def test_lines_of_a_known_shape_are_not_asked_about(sifter: Sifter) -> None:
-    sifter.learn(b"step 1 of 9", 2, (), None, None, ())
+    sifter.learn(b"step 1 of 9", 2, (), None, None, (), None)
     assert sift(sifter, b"step 7 of 8\nstep 10 of 8\nstop 7 of 8\n", 1)[0] == [1, 2]
 
 
 def test_a_guard_holds_a_verdict_to_its_digits(sifter: Sifter) -> None:
-    sifter.learn(b"status 200 in 9 ms", 0, ((7, 10),), None, None, ())
+    sifter.learn(b"status 200 in 9 ms", 0, ((7, 10),), None, None, (), None)
     assert sift(sifter, b"status 200 in 1 ms\nstatus 500 in 1 ms\n", 1)[0] == [1]
 
 
@@ -107,14 +109,14 @@ def test_a_block_of_repeated_shapes_is_sifted_in_steps(sifter: Sifter) -> None:
     with pytest.raises(ValueError, match="not sifted to its end"):
         sifter.close_block(block_of(lines))
     sifter.settle(indexes, [KEEP] * 33, [NO_RANK] * 33)
-    sifter.learn(unknown[0], 1, (), None, None, ())
+    sifter.learn(unknown[0], 1, (), None, None, (), None)
     assert sifter.sift() == ([], [], [], False)
     assert sifter.close_block(block_of(lines)) == b"".join(b"%d\t%b\n" % (n, line) for n, line in enumerate(lines[:33], 1))
     assert sifter.report()[2] == [0, 67, 0]
 
 
 def test_kept_lines_come_out_whole_under_their_numbers(sifter: Sifter) -> None:
-    sifter.learn(b"drop 0", 0, (), None, None, ())
+    sifter.learn(b"drop 0", 0, (), None, None, (), None)
     block = b"drop 1\nkeep\x00 \xff\n\ndrop 2\nend\r\n"
     sifter.settle(sift(sifter, block, 998)[0], [KEEP] * 3, [NO_RANK] * 3)
     assert sifter.close_block(block) == b"999\tkeep\x00 \xff\n1000\t\n1002\tend\r\n"
@@ -123,7 +125,7 @@ def test_kept_lines_come_out_whole_under_their_numbers(sifter: Sifter) -> None:
 
 
 def test_kept_lines_are_those_of_the_source_where_the_sifted_ones_were_cleaned(sifter: Sifter) -> None:
-    sifter.learn(b"drop 0", 0, (), None, None, ())
+    sifter.learn(b"drop 0", 0, (), None, None, (), None)
     sifter.settle(sift(sifter, b"drop 1\nred\n", 1)[0], [KEEP], [4])
     assert sifter.close_block(b"drop 1\n\x1b[31mred\x1b[0m\n") == b"2\t\x1b[31mred\x1b[0m\n"
     assert sifter.report()[3][4][2] == b"\x1b[31mred\x1b[0m"
@@ -131,7 +133,7 @@ def test_kept_lines_are_those_of_the_source_where_the_sifted_ones_were_cleaned(s
 
 def test_values_are_read_at_their_places_and_thinned_to_one_a_second(sifter: Sifter) -> None:
     for line in (b"[3] 10:11:12 loss 2.50E-01", b"[3] 10:11:12 loss 2.50E+01"):
-        sifter.learn(line, 0, (), (1, 2), (4, 12), ((1, 18, 26),))
+        sifter.learn(line, 0, (), (1, 2), (4, 12), ((1, 18, 26),), None)
     block = b"[3] 10:11:12 loss 2.50E-01\n[3] 10:11:12 loss 9.00E+00\n[3] 10:11:13 loss 1.00E-09\n[4] 10:11:13 loss 4.00E+00\n"
     assert sift(sifter, block, 1)[0] == []
     sifter.close_block(block)
@@ -147,7 +149,7 @@ def test_values_are_read_at_their_places_and_thinned_to_one_a_second(sifter: Sif
 
 
 def test_many_readings_are_thinned_evenly(sifter: Sifter) -> None:
-    sifter.learn(b"s 00000", 0, (), None, None, ((0, 2, 7),))
+    sifter.learn(b"s 00000", 0, (), None, None, ((0, 2, 7),), None)
     block = b"".join(b"s %05d\n" % number for number in range(20_000))
     assert sift(sifter, block, 1)[0] == []
     sifter.close_block(block)
@@ -162,7 +164,7 @@ def test_many_readings_are_thinned_evenly(sifter: Sifter) -> None:
 )
 def test_numbers_are_read_to_the_nearest_double(sifter: Sifter, text: str) -> None:
     line = b"v " + text.encode()
-    sifter.learn(line, 0, (), None, None, ((0, 2, len(line)),))
+    sifter.learn(line, 0, (), None, None, ((0, 2, len(line)),), None)
     sift(sifter, line + b"\n", 1)
     sifter.close_block(line + b"\n")
     assert sifter.report()[3][NO_RANK][3][0][1] == float(text)
@@ -171,13 +173,31 @@ def test_numbers_are_read_to_the_nearest_double(sifter: Sifter, text: str) -> No
 @pytest.mark.parametrize("text", ["nan", "", "1.2.3", "1e", "0x10", "1_000", "1234567890123456789", "--1", "1 "])
 def test_what_is_no_plain_number_is_not_measured(sifter: Sifter, text: str) -> None:
     line = b"v " + text.encode()
-    sifter.learn(line, 0, (), None, None, ((0, 2, len(line)),))
+    sifter.learn(line, 0, (), None, None, ((0, 2, len(line)),), None)
     sift(sifter, line + b"\n", 1)
     assert sifter.report()[3][NO_RANK][3] == {}
 
 
+def test_noted_lines_of_one_rank_that_stand_close_make_one_run(sifter: Sifter) -> None:
+    sifter.learn(b"[0] warned", KEEP, (), (1, 2), None, (), (7, 2))
+    sifter.learn(b"warned", KEEP, (), None, None, (), (7, 2))
+    sifter.learn(b"-", KEEP, (), None, None, (), None)
+    lines = [b"[3] warned", b"[4] warned", b"[3] warned", b"warned", b"-", b"[3] warned", b"warned"]
+    assert sift(sifter, block_of(lines), 1)[0] == []
+    assert sifter.noted() == [
+        (7, 2, 0, 2, b"[3] warned"),
+        (7, 1, 1, 1, b"[4] warned"),
+        (7, 1, 3, 3, b""),
+        (7, 1, 5, 5, b"[3] warned"),
+        (7, 1, 6, 6, b""),
+    ]
+    sifter.close_block(block_of(lines))
+    assert sift(sifter, b"warned\n", 8)[0] == []
+    assert sifter.noted() == [(7, 1, 0, 0, b"")]
+
+
 def test_a_log_of_ever_new_ranks_and_shapes_keeps_memory_bounded(sifter: Sifter) -> None:
-    sifter.learn(b"[0000000]", KEEP, (), (1, 8), None, ())
+    sifter.learn(b"[0000000]", KEEP, (), (1, 8), None, (), None)
     block = b"".join(b"[%07d]\n" % number for number in range(0, 1_400_000, 20))
     assert sift(sifter, block, 1)[0] == []
     sifter.close_block(block)

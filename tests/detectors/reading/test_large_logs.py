@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,7 @@ from detectors.reading.log_scan import LogFindings, LogScan
 from detectors.reading.scan import scan_inputs
 from detectors.reading.sources import LineReader, text_source
 from detectors.reading.timestamps import Stamps
+from rules.artefact import Compiled, load_compiled
 from rules.matcher import Matcher
 from rules.pack import load_packs
 from rules.shapes import ShapePatterns, shape_patterns
@@ -90,6 +92,45 @@ def test_the_fast_way_finds_what_the_thorough_one_finds(
     assert [line.text for line in fast.last_lines] == [line.text for line in thorough.last_lines]
     last = {rank: span.last_line and span.last_line.number for rank, span in thorough.spans.items()}
     assert {rank: span.last_line and span.last_line.number for rank, span in fast.spans.items()} == last
+
+
+# Lines that only speak for or against a rule which looks at its surroundings, beside those that such rules look for.
+CONDITIONAL = (
+    '2025-11-28 11:31:{second:02d} DEBUG urllib3.connectionpool: https://tracker.example:443 "POST /runs/{n} HTTP/1.1" 200 None',
+    "/opt/venv/lib/python3.11/site-packages/torch/utils/checkpoint.py:{n}: UserWarning: the use_reentrant parameter",
+    "[default{rank}]: saving checkpoint at iteration {n:7d} to /checkpoints/run in torch_dist format",
+    "[default{rank}]:[rank{rank}]: retrying https://mirror.example/{n}",
+)
+DECIDED = (
+    "[rank{rank}]: socket.gaierror: [Errno -2] Name or service not known",
+    "socket.gaierror: [Errno -2] Name or service not known",
+    "[rank{rank}]: EOFError: Ran out of input",
+)
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Compiled:
+    return load_compiled(say=lambda line: None)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_conditions_weigh_the_same_where_they_are_counted_by_shape(
+    shipped: Compiled, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    whim = random.Random(seed)
+    lines = []
+    for iteration in range(150):
+        lines += [routine(iteration, rank) for rank in range(4)]
+        kinds = CONDITIONAL * 3 + (DECIDED if iteration > 80 and whim.random() < 0.1 else ())
+        for kind in whim.sample(kinds, whim.choice([0, 1, 3])):
+            lines.append(kind.format(n=whim.randrange(900), second=whim.randrange(60), rank=whim.randrange(4)))
+    text = "\n".join(lines) + "\n"
+    matcher = shipped.matcher()
+    thorough = scan(matcher, None, text)
+    monkeypatch.setattr(log_scan, "DENSE_BYTES", 0)
+    fast = scan(matcher, shipped.shapes, text)
+    assert signs(fast, matcher) == signs(thorough, matcher)
+    assert (fast.kept, fast.present) == (thorough.kept, thorough.present)
 
 
 def test_the_step_before_and_after_a_failure_is_known_in_a_large_log(
