@@ -12,7 +12,7 @@ from typing import Any
 
 from agents.line_pattern import line_pattern
 from agents.model import Message, ModelClient, ModelUnavailable
-from agents.normal_form import normal_line
+from agents.normal_form import line_template
 from agents.placeholders import Placeholders
 from agents.telling import complains
 
@@ -50,9 +50,9 @@ SCHEMA: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A normal form that many lines share, with a few of them as they stand."""
+    """What many lines share (see line_template), with a few of them as they stand."""
 
-    normal: str
+    text: str
     count: int
     examples: tuple[str, ...]
 
@@ -80,10 +80,10 @@ def frequent_templates(lines: Iterable[str], least: int = 50, most: int = 20) ->
     examples: dict[str, list[str]] = defaultdict(list)
     for shape, count in shapes.most_common(MOST_SHAPES):
         if not complains(samples[shape][0]):
-            normal = normal_line(samples[shape][0])
-            counts[normal] += count
-            examples[normal] += samples[shape]
-    return [Template(normal, count, tuple(examples[normal][:3])) for normal, count in counts.most_common(most) if count >= least]
+            template = line_template(samples[shape][0])
+            counts[template] += count
+            examples[template] += samples[shape]
+    return [Template(text, count, tuple(examples[text][:3])) for text, count in counts.most_common(most) if count >= least]
 
 
 def propose_filters(

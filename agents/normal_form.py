@@ -13,7 +13,7 @@ from agents.telling import telling_lines, tells_of_exit
 from rules.diagnosis import Diagnosis
 from rules.signal import Role
 
-__all__ = ["cause_lines", "evidence_text", "normal_form", "normal_line"]
+__all__ = ["cause_lines", "evidence_text", "line_template", "normal_form", "normal_line"]
 
 # Order matters: a mask may not eat what a later one needs.
 MASKS: tuple[tuple[str, str], ...] = (
@@ -39,6 +39,8 @@ MASKS: tuple[tuple[str, str], ...] = (
 )
 COMPILED = tuple((re2.compile(pattern), replacement) for pattern, replacement in MASKS)
 MAX_LINE = 400
+# Words that vary between lines of one kind: with a digit or a mask in them, dotted names, weekdays; one or several in a row.
+VARYING = re2.compile(r"(?:(?:\S*(?:[<\d]|[a-z]\.[a-z])\S*|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b|\(\))\s*)+")
 
 
 def normal_line(text: str) -> str:
@@ -47,6 +49,12 @@ def normal_line(text: str) -> str:
     for pattern, replacement in COMPILED:
         line = pattern.sub(replacement, line)
     return line.strip()[:MAX_LINE]
+
+
+def line_template(text: str) -> str:
+    """The kind of line that `text` is, coarser than its normal form: `<*>` stands for whatever varies."""
+    template: str = VARYING.sub("<*> ", normal_line(text))
+    return template.strip()
 
 
 def normal_form(lines: Iterable[str], most: int = 6) -> str:

@@ -70,7 +70,7 @@ class LogFilters:
                     session,
                     pattern=pattern,
                     reason=None,
-                    title=f"routine: {item.template.normal}",
+                    title=f"routine: {item.template.text}",
                     cited=item.template.examples,
                     origin=Origin.LOG_AGENT,
                     provenance={

@@ -30,7 +30,7 @@ def routine(*items: Any) -> tuple[int, str] | None:
 
 def test_lines_that_differ_in_numbers_and_hosts_are_one_template_and_complaints_are_none() -> None:
     (template,) = frequent_templates([*ROUTINE, *COMPLAINTS, *RARE])
-    assert template.count == 80 and "ringmesh window" in template.normal
+    assert template.count == 80 and "ringmesh window" in template.text
 
 
 @pytest.mark.parametrize(("calling", "proposed"), [((0, 1, 2), 1), ((0, 2), 1), ((1,), 0), ((), 0)])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.normal_form import normal_form, normal_line
+from agents.normal_form import line_template, normal_form, normal_line
 
 HOSTS = st.sampled_from(["node0", "node123", "gpu-7", "dgx42", "worker-9", "cn0007"])
 
@@ -49,3 +49,22 @@ def test_lines_that_differ_only_in_what_is_masked_count_once() -> None:
 @given(st.text(max_size=2000))
 def test_any_line_has_a_bounded_normal_form(text: str) -> None:
     assert len(normal_line(text)) <= 400
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            "connection from 218.1.2.3 (dsl-1-2.example.net) at Sun Jul  3 10:05:30 2005",
+            "connection from 9.8.7.6 () at Fri Jul  8 01:02:03 2005",
+        ),
+        ("iar 0040a9260 dear 00bd8", "iar 00105fe8 dear c2c00"),
+        ("rank 3 wrote shard_0007.bin to host-a.example.org", "rank 12 wrote shard_0410.bin to host-b.example.org"),
+    ],
+)
+def test_lines_of_one_kind_share_a_template(one: str, other: str) -> None:
+    assert line_template(one) == line_template(other)
+
+
+def test_lines_that_say_other_things_have_templates_of_their_own() -> None:
+    assert line_template("session opened for 7") != line_template("session closed for 7")
