@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
@@ -217,6 +218,21 @@ class FollowedReader:
         return data
 
 
+class Utf16Stream:
+    """Text that an editor or a shell of Windows wrote as UTF-16, as UTF-8; what is malformed in it is replaced."""
+
+    def __init__(self, head: bytes, raw: Readable) -> None:
+        self._raw = Rejoined(head, raw)
+        self._decode = codecs.getincrementaldecoder("utf-16")("replace").decode
+
+    def read(self, size: int, /) -> bytes:
+        # A character takes at most twice as many bytes in UTF-8 as here, give or take what was begun before.
+        while data := self._raw.read(max(size // 2, 1)):
+            if text := self._decode(data):
+                return text.encode("utf-8", "replace")
+        return self._decode(b"", True).encode("utf-8", "replace")
+
+
 class Rejoined:
     """A stream whose first bytes were looked at already."""
 
@@ -261,6 +277,11 @@ class LineReader:
                 head = read_up_to(self._packed, HEAD_BYTES)
                 self.note = self._packed.note
                 self._stream = Rejoined(head, self._packed)
+            if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                self._is_regular = False
+                text = Utf16Stream(head, self._packed or self._raw)
+                head = read_up_to(text, HEAD_BYTES)
+                self._stream = Rejoined(head, text)
         except OSError as error:
             self.close()
             raise unreadable(source.path, error) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_blocks_hold_every_line_once_under_its_number(lines: list[bytes], final_
     expected = content.split(b"\n")
     if not expected[-1]:
         expected.pop()
-    if content.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
+    if content.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xff\xfe", b"\xfe\xff")):
         return
     assert lines_of(text_source(content), block_bytes) == list(enumerate(expected, 1))
 
@@ -50,6 +51,21 @@ def test_compression_is_told_from_the_content_whatever_the_name(tmp_path: Path, 
     assert callable(pack)
     path.write_bytes(pack(b"one\ntwo\n") + pack(b"three\n"))
     assert lines_of(Source(str(path))) == [(1, b"one"), (2, b"two"), (3, b"three")]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_utf_16_is_told_from_its_mark(tmp_path: Path, encoding: str, pack: Callable[[bytes], bytes]) -> None:
+    lines = [f"rank {number}: größer als {'日' * (number % 90)} 😀" for number in range(3_000)]
+    path = tmp_path / "train.log"
+    path.write_bytes(pack("\ufeff".encode(encoding) + "\r\n".join(lines).encode(encoding) + b"\n"))
+    read = [line.decode().rstrip("\r") for _, line in lines_of(Source(str(path)), 1 << 14)]
+    assert read[:-1] == lines[:-1] and read[-1].startswith(lines[-1])
+
+
+@given(st.binary(max_size=300), st.integers(1, 64))
+def test_malformed_utf_16_is_read_to_its_end(data: bytes, block_bytes: int) -> None:
+    lines_of(text_source(b"\xff\xfe" + data), block_bytes)
 
 
 def test_truncated_gzip_is_read_as_far_as_it_goes_and_says_so(tmp_path: Path) -> None:
