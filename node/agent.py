@@ -33,6 +33,7 @@ from node.care_states import (
     PostNotice,
     Raised,
     Reform,
+    Rejoined,
     Report,
     Respawn,
     Returned,
@@ -50,6 +51,7 @@ from node.log_shipping import LogShipping
 from node.membership import Membership
 from node.monitors import RankReading
 from node.rank_group import Launch
+from node.rejoining import Rejoining
 from node.reports import (
     attempt_document,
     end_document,
@@ -102,6 +104,7 @@ class Agent:
         self._own = own or Member(launch.node, launch.ranks, launch.host)
         self._gathering = Gathering(crew, self._own, launch.bounds)
         self._membership = Membership(self._local, crew, launch.bounds)
+        self._rejoining = Rejoining()
         self._starting: Formation | None = None
         self._held: CommandArrived | None = None
         self.link: ServiceLink | None = None
@@ -147,7 +150,8 @@ class Agent:
     def _handle(self, event: Event) -> int | None:
         before = self._state.care
         if before.phase in (Phase.RUNNING, Phase.FAILED) and before.running and not isinstance(event, Tick):
-            before = replace(before, elastic=self._membership.marks(before).elastic)
+            marks = self._membership.marks(before)
+            before = replace(before, elastic=marks.elastic, priced=bool(marks.priced))
         if isinstance(event, CommandArrived):
             settled = self._membership.settle(event, before, self._state.formation, time.monotonic())
             self._held = event if settled is None else None
@@ -183,7 +187,7 @@ class Agent:
                 self._say(f"starting generation {action.generation} ({action.cause})")
                 return self._form(action)
             case PostFailure(exits=exits):
-                self._post(failure_document(self._launch.job, self._node_of, care, exits, *self._told()))
+                self._post(self._failure(care, exits))
             case PostNotice():
                 self._post(notice_document(self._launch.job, self._node_of, care, action, *self._told()))
             case Report(command_id=number, status=result, detail=detail):
@@ -203,7 +207,7 @@ class Agent:
         try:
             self._local.reform(action.generation, action.members)
             if self._state.formation is not None:
-                formation = self._state.formation.shrunk(action.generation, action.members)
+                formation = self._state.formation.shrunk(action.generation, action.members, self._own.node)
                 self._state = replace(self._state, formation=formation)
                 if self._crew is not None:
                     self._crew.reform(formation, self._own.node, self._local.group.placement.meeting, action.members)
@@ -214,8 +218,26 @@ class Agent:
         self._say(f"{self._state.care.why}; ranks {sorted(action.members)} go on in generation {action.generation}")
         if before.failures and not before.posted:
             self._local.flush(before.exits, before.generation)
-            self._post(failure_document(self._launch.job, self._node_of, before, before.failures, *self._told()))
+            self._post(self._failure(before, before.failures))
         self._report_attempt(self._state.care.cause, action.command)
+
+    def _rejoin(self, care: Care, formation: Formation) -> None:
+        """Start lost ranks anew where their node is there, and take in those that are ready."""
+        self._rejoining.settle(care)
+        marks = self._membership.marks(care)
+        present = {self._own.node, *(self._crew.present() if self._crew is not None else ())}
+        meeting = self._local.group.placement.meeting
+        for node, ranks in self._rejoining.to_start(care, formation, marks, present).items():
+            self._say(f"ranks {sorted(ranks)} on {node} are started anew, to be taken in")
+            if node == self._own.node:
+                try:
+                    self._local.rejoin(care.generation, ranks, formation.place(node), meeting)
+                except KeeperError as problem:
+                    self._say(f"they cannot be started: {problem}")
+            elif self._crew is not None:
+                self._crew.rejoin(node, formation, meeting, ranks)
+        if ready := self._rejoining.ready(care, marks):
+            self.put(Rejoined(ready))
 
     def _signal(self, ranks: frozenset[int], number: int) -> frozenset[int]:
         """Those that nobody can reach come back."""
@@ -235,6 +257,9 @@ class Agent:
     def _told(self) -> tuple[int | None, int | None, list[dict[str, Any]]]:
         """What every report of a failure ends with: last step, newest checkpoint, nodes out of reach."""
         return *reach_of(self._local.readings(), self._crew), self._gathering.report(self._state.formation)
+
+    def _failure(self, care: Care, exits: tuple[RankExit, ...]) -> dict[str, Any]:
+        return failure_document(self._launch.job, self._own.node, self._node_of, care, exits, *self._told())
 
     def _post(self, document: Mapping[str, Any]) -> None:
         """Report a failure, the lines that the ranks had written before it."""
@@ -349,7 +374,9 @@ class Agent:
             formation, (_, saved) = self._state.formation, reach_of(readings, self._crew)
             if (peers := self._membership.look(care, formation, now)) is not None:
                 self.put(peers)
-            if returned := self._gathering.returned(formation, saved, care.barred):
+            if formation is not None and self._local.group.placement.store_served:
+                self._rejoin(care, formation)
+            if returned := self._gathering.returned(formation, saved, care.barred | self._rejoining.awaited(formation)):
                 self.put(Returned(returned))
         elif self._gathering.action is not None:
             self.wake()

@@ -34,13 +34,14 @@ from node.care_states import (
     PostFailure,
     PostNotice,
     Raised,
+    Rejoined,
     Report,
     Respawn,
     Returned,
     Spawned,
     Tick,
 )
-from node.going_on import goes_on, on_peers, reform, survivors
+from node.going_on import can_go_on, goes_on, on_peers, on_rejoined, reform, survivors
 
 __all__ = ["step"]
 
@@ -56,6 +57,8 @@ TERM_SECONDS = 5.0
 MAX_DELAY_SECONDS = 3600.0
 # The cause of a generation that was begun for a node that came back.
 RETURN = "return"
+# The directive that lets ranks go on in their processes and nothing else.
+ADAPT = "adapt"
 
 
 def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]]:
@@ -94,6 +97,8 @@ def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]
             if care.phase is not Phase.STARTING or care.formed or generation != care.generation:
                 return care, ()
             return end(care, 1, why)
+        case Rejoined(ranks=ranks):
+            return on_rejoined(care, ranks)
         case Returned(nodes=nodes):
             return on_returned(care, nodes, now)
         case Spawned(generation=generation):
@@ -177,6 +182,7 @@ def respawn(care: Care) -> tuple[Care, tuple[Action, ...]]:
         last_exit_at=None,
         noticed=frozenset(),
         posted=False,
+        alone=True,
         accepted_at=None,
         needs_approval=False,
         kill_at=None,
@@ -230,10 +236,12 @@ def on_command(care: Care, event: CommandArrived, now: float) -> tuple[Care, tup
         # While nobody has come for the present generation yet, it may as well be the command's.
         if command.generation <= care.generation and not (forming and command.generation == care.generation):
             return answered("refused", f"generation {command.generation} is not above the present one, {care.generation}")
-        if event.in_place and not known_values(command.args.get("resume")) and goes_on(care):
+        if event.in_place and not known_values(command.args.get("resume")) and can_go_on(care):
             told, (report,) = answered("done", f"ranks {sorted(survivors(care))} go on in their processes")
             after, actions = reform(replace(told, barred=barred_after(care, command)), care.why, command)
             return after, (*actions, report)
+        if command.args.get("directive") == ADAPT:
+            return answered("failed", "not all ranks that are left wait for a new group: they cannot go on in their processes")
         care, overtaken = overtake(care, command)
         care = replace(
             care,
@@ -361,9 +369,11 @@ def on_tick(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
 
 
 def act_alone(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
-    """What a launcher without Pitstop does, with the nodes that there are."""
+    """What a launcher without Pitstop does, with the nodes that there are: go on with the ranks that can, else restart."""
     first = first_failure(care.failures)
     cause = f"rank {first.rank} failed ({first.description})" if first else care.why
+    if care.alone and can_go_on(care):
+        return reform(care, cause)
     if care.restarts < care.max_restarts:
         care = replace(care, phase=Phase.RESTARTING, cause="self", next_generation=care.generation + 1, why=cause)
         care = replace(care, resume=resume_after(care.resume, {}))

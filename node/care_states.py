@@ -31,6 +31,7 @@ __all__ = [
     "PostNotice",
     "Raised",
     "Reform",
+    "Rejoined",
     "Report",
     "Respawn",
     "Returned",
@@ -69,7 +70,8 @@ class Care:
     """Where the job stands. Times are of the monotonic clock that `step` is given.
 
     `raised`: ranks that run still, but told of the exception that is about to end them. `formed`: who carries the present
-    generation is settled; before that no rank of it runs. `elastic`: ranks that can go on in their process when others are lost.
+    generation is settled; before that no rank of it runs. `elastic`: ranks that can go on in their process when others are lost;
+    `priced`: that has a price for them. `alone`: those that are left may go on without being told to.
     `nodes`: those that a command wants for the next one, else empty. `barred`: those that were isolated, taken back by command
     only. `leaves`: the job goes on, without this node.
     `grace_seconds`: what ranks that are told to end have for it.
@@ -87,6 +89,8 @@ class Care:
     max_restarts: int = 3
     running: frozenset[int] = frozenset()
     elastic: frozenset[int] = frozenset()
+    priced: bool = False
+    alone: bool = True
     exits: tuple[RankExit, ...] = ()
     raised: tuple[RankExit, ...] = ()
     done: Mapping[int, str] = field(default_factory=dict)
@@ -213,6 +217,13 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejoined:
+    """Lost ranks that were started anew beside the others are ready to be taken in."""
+
+    ranks: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Spawned:
     """All ranks of `generation` were started."""
 
@@ -224,7 +235,21 @@ class Tick:
     pass
 
 
-Event = Exited | CommandArrived | Formed | Heard | Interrupted | NotFormed | Noticed | Peers | Raised | Returned | Spawned | Tick
+Event = (
+    Exited
+    | CommandArrived
+    | Formed
+    | Heard
+    | Interrupted
+    | NotFormed
+    | Noticed
+    | Peers
+    | Raised
+    | Rejoined
+    | Returned
+    | Spawned
+    | Tick
+)
 
 
 @dataclass(frozen=True, slots=True)

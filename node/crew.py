@@ -12,6 +12,7 @@ What comes from them goes into the leader's queue of events, as if their ranks w
     {"op": "welcome", "generation"}                            ranks of an older generation are to be ended
     {"op": "start", "formation", "store", "resume"}            {"op": "signal", "generation", "ranks", "number"}
     {"op": "reform", "formation", "store", "ranks"}            these go on in their processes, on this node and others
+    {"op": "rejoin", "formation", "store", "ranks"}            these, lost before, are started beside those of the formation
     {"op": "end", "status", "why"}                             {"op": "refused", "why"}
 """
 
@@ -141,6 +142,14 @@ class Crew:
                 if node != own:
                     self._followers[node].started = formation.generation
         self._tell(formation, own, {"op": "reform", "ranks": sorted(ranks), "store": asdict(store)})
+
+    def rejoin(self, node: str, formation: Formation, store: StoreAddress, ranks: Collection[int]) -> None:
+        """Tell a node, which may be back, to start its lost ranks beside the others; one that is gone is none of them."""
+        with self._lock:
+            follower = self._followers.get(node)
+        if follower is not None and follower.connection is not None:
+            message = {"op": "rejoin", "ranks": sorted(ranks), "store": asdict(store), "formation": asdict(formation)}
+            follower.connection.send(message)
 
     def _tell(self, formation: Formation, own: str, message: Mapping[str, Any]) -> None:
         with self._lock:

@@ -150,6 +150,8 @@ class FollowingAgent:
                 self._start(message)
             case "reform":
                 self._reform(message)
+            case "rejoin":
+                self._rejoin(message)
             case "signal":
                 if int(message["generation"]) == care.generation:
                     self._local.group.signal(care.running & set(message["ranks"]), int(message["number"]))
@@ -190,7 +192,12 @@ class FollowingAgent:
         formation, ranks = formation_of(message["formation"]), frozenset(message["ranks"])
         care = self._state.care
         care = replace(
-            care, phase=Phase.RUNNING, generation=formation.generation, running=care.running & ranks, exits=(), raised=()
+            care,
+            phase=Phase.RUNNING,
+            generation=formation.generation,
+            running=(care.running | self._local.group.rejoining) & ranks,
+            exits=(),
+            raised=(),
         )
         try:
             self._local.reform(formation.generation, ranks, StoreAddress(**message["store"]))
@@ -203,6 +210,26 @@ class FollowingAgent:
         self._line.send(self._beat())
         self._say(f"ranks {sorted(care.running)} of this node go on in generation {formation.generation}")
         self._carried_out(f"{len(care.running)} ranks go on in their processes")
+
+    def _rejoin(self, message: Mapping[str, Any]) -> None:
+        """Start lost ranks of this node beside those of other nodes that went on without them."""
+        formation, ranks = formation_of(message["formation"]), frozenset(message["ranks"])
+        care = self._state.care
+        if not care.running:
+            self._local.group.kill_all()
+            care = replace(care, phase=Phase.RUNNING, generation=formation.generation, ranks=formation.world, formed=True)
+            care = replace(care, exits=(), raised=())
+        self._state = replace(self._state, care=care, formation=formation)
+        place = formation.place(self._launch.node)
+        try:
+            self._local.rejoin(formation.generation, ranks, place, StoreAddress(**message["store"]))
+        except KeeperError as problem:
+            self._say(f"ranks {sorted(ranks)} cannot be started: {problem}")
+            return
+        self._save()
+        self._say(f"ranks {sorted(ranks)} are started anew, to be taken in")
+        processes = [[rank, process.pid] for rank, process in self._local.group.processes.items()]
+        self._line.send({"op": "started", "generation": formation.generation, "processes": processes})
 
     def _carried_out(self, what: str) -> None:
         command, generation = self._command, self._state.care.generation
@@ -330,7 +357,7 @@ class FollowingAgent:
         readings = self._local.readings()
         self._seen = care, readings
         self._state = replace(self._state, after=self.link.after if self.link else self._state.after)
-        if care.running:
+        if care.running or self._local.group.rejoining:
             self._local.group.look(care.running, now)
             self._look_at_marks()
             if self._local.group.placement.helpers != self._state.placement.helpers:
@@ -361,11 +388,18 @@ class FollowingAgent:
             self._line.send(self._beat())
 
     def _report_alone(self, now: float) -> None:
-        """A failure that the leader will not report: it is gone."""
-        care = self._state.care
+        """A failure that the leader will not report: it is gone. Where ranks wait for those of its node, that is the failure."""
+        care, formation = self._state.care, self._state.formation
+        left = self._marks.waiting_above(care.generation) if self._line.gone is not None else frozenset()
+        if self._failed_at is None and left:
+            self._failed_at = now
         if self._failed_at is None or self._posted == care.generation or now - self._failed_at < SETTLE_SECONDS:
             return
         failed = [item for item in care.exits if item.failed]
+        if not failed and left and formation is not None:
+            why = f"node {formation.leader.node} does not answer"
+            lost = formation.ranks_of(formation.leader.node)
+            failed = [RankExit(rank, care.generation, None, None, time.time(), error=why) for rank in lost]
         if not failed or self.link is None or self._line.gone is None:
             return
         self._posted = care.generation
@@ -374,7 +408,12 @@ class FollowingAgent:
         beat = self._beat()
         gone = [{"node": self._line.gone.node, "since": self._line.gone.since, "why": self._line.gone.why}]
         node = self._launch.node
-        document = failure_document(self._launch.job, lambda _: node, care, failed, beat["step"], beat["checkpointed"], gone)
+        care = replace(care, elastic=self._marks.elastic)
+
+        def node_of(rank: int | None) -> str:
+            return node if formation is None or rank is None else formation.node_of(rank)
+
+        document = failure_document(self._launch.job, node, node_of, care, failed, beat["step"], beat["checkpointed"], gone)
         self.link.report_failure(
             {**document, "idempotency_key": f"{document['idempotency_key']}:{node}"}, self._local.shipping.last_batch
         )

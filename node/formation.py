@@ -50,9 +50,9 @@ class Formation:
     def leader(self) -> Member:
         return next(member for member in self.members if member.node not in self.lost)
 
-    def shrunk(self, generation: int, ranks: Collection[int]) -> Formation:
-        """The one in which these ranks go on."""
-        kept = {self.node_of(rank) for rank in ranks}
+    def shrunk(self, generation: int, ranks: Collection[int], leader: str) -> Formation:
+        """The one in which these ranks go on. `leader`: who leads it, with or without ranks of its own."""
+        kept = {leader, *(self.node_of(rank) for rank in ranks)}
         lost = tuple(member.node for member in self.members if member.node not in kept)
         return replace(self, generation=generation, lost=lost)
 

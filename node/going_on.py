@@ -6,18 +6,23 @@ from dataclasses import replace
 
 from node.care_states import Action, Care, Command, KillStuck, Peers, Phase, Reform
 
-__all__ = ["goes_on", "on_peers", "reform", "survivors"]
+__all__ = ["can_go_on", "goes_on", "on_peers", "on_rejoined", "reform", "survivors"]
 
 
 def survivors(care: Care) -> frozenset[int]:
     return care.running - {item.rank for item in care.raised}
 
 
-def goes_on(care: Care) -> bool:
-    """Whether those that are left can go on as they are: the standing order of a job whose ranks all said that they can."""
+def can_go_on(care: Care) -> bool:
+    """Whether those that are left can go on as they are: all of them said that they can."""
     left = survivors(care)
     free = care.command is None and not care.interrupted and care.restarts < care.max_restarts
     return bool(left) and left <= care.elastic and free
+
+
+def goes_on(care: Care) -> bool:
+    """Whether they do so at once: the standing order, but where it has a price, which the service compares with other ways."""
+    return can_go_on(care) and not care.priced
 
 
 def reform(care: Care, why: str, command: Command | None = None) -> tuple[Care, tuple[Action, ...]]:
@@ -35,6 +40,7 @@ def reform(care: Care, why: str, command: Command | None = None) -> tuple[Care, 
         noticed=frozenset(),
         failed_at=None,
         posted=False,
+        alone=True,
         accepted_at=None,
         needs_approval=False,
         held_until=None,
@@ -42,6 +48,17 @@ def reform(care: Care, why: str, command: Command | None = None) -> tuple[Care, 
         why=why,
     )
     return after, (Reform(after.generation, members, care, command),)
+
+
+def on_rejoined(care: Care, ranks: frozenset[int]) -> tuple[Care, tuple[Action, ...]]:
+    """Those that go on and those that are back form a new group: no restart of anybody, and none is counted."""
+    ranks -= care.running
+    free = care.command is None and not care.interrupted and survivors(care) <= care.elastic
+    if care.phase is not Phase.RUNNING or not free or not ranks:
+        return care, ()
+    why = f"ranks {sorted(ranks)} are back"
+    after, actions = reform(replace(care, running=care.running | ranks), why)
+    return replace(after, restarts=care.restarts), actions
 
 
 def on_peers(care: Care, peers: Peers, now: float) -> tuple[Care, tuple[Action, ...]]:
@@ -52,8 +69,8 @@ def on_peers(care: Care, peers: Peers, now: float) -> tuple[Care, tuple[Action, 
         care = replace(care, running=left, exits=(*care.exits, *peers.gone), last_exit_at=now)
         if peers.alone and goes_on(care):
             return reform(care, peers.why)
-        return replace(care, phase=Phase.FAILED, failed_at=now, why=peers.why), ()
+        return replace(care, phase=Phase.FAILED, failed_at=now, why=peers.why, alone=peers.alone), ()
     if not peers.lost:
-        return reform(care, peers.why) if goes_on(care) else (care, ())
+        return reform(care, peers.why) if can_go_on(care) else (care, ())
     # A process that only hangs could wake up and write what is stale.
     return care, (KillStuck(peers.lost & care.running, peers.why),)

@@ -68,9 +68,14 @@ class LocalRanks:
         self.group.reform(generation, members, store)
         self.attend()
 
+    def rejoin(self, generation: int, ranks: Collection[int], place: Place, store: StoreAddress | None = None) -> None:
+        """Start lost ranks beside the others; `reform` takes them in. Raises KeeperError."""
+        self.group.rejoin(generation, ranks, place, store)
+        self.shipping.refresh()
+
     def marks(self, running: Collection[int]) -> Marks:
         """What those of `running` that are here have told of themselves."""
-        return self.group.marks(running)
+        return self.group.marks({*running, *self.group.rejoining})
 
     def attend(self) -> None:
         """Watch the ranks that the group has now, as if they had just begun."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from detectors.supervisor import RankExit
+from node.care import ADAPT
 from node.care_states import Care, CommandArrived, Peers
 from node.crew import Crew
 from node.formation import Formation, NodeBounds
@@ -17,6 +18,8 @@ __all__ = ["Membership"]
 
 # A node that goes on under a new leader finds it within this time, or is started anew.
 GATHER_SECONDS = 5.0
+# One operation of a pipeline lasts no longer than this.
+LEAVE_SECONDS = 30.0
 
 
 class Membership:
@@ -50,19 +53,24 @@ class Membership:
         """The command, and whether the ranks go on in their processes for it; None while nodes that it names may still come.
 
         That takes the named nodes to be those whose ranks wait for a new group. An agent that has only just begun to lead knows
-        of its own ranks alone: the others look for it.
+        of its own ranks alone: the others look for it. Ranks that are told to go on in their processes and not otherwise are
+        waited for: they leave their group when they come to the next message of a lost one.
         """
         named = event.command.args.get("nodes") or ()
-        if self._crew is None or formation is None or not care.running or not set(named) <= set(formation.nodes):
+        if formation is None or not care.running or not set(named) <= set(formation.nodes):
             return event
-        if not all(care.running & ranks_on(formation, (node,)) for node in named) or care.running - ranks_on(formation, named):
+        if care.running - ranks_on(formation, named):
+            return event
+        adapts = event.command.args.get("directive") == ADAPT
+        if not adapts and not all(care.running & ranks_on(formation, (node,)) for node in named):
             return event
         waiting = self.marks(care).waiting_above(care.generation)
         if care.running <= waiting:
             return replace(event, in_place=True)
         ours = care.running & self._local.ranks
         since = self._asked.setdefault(event.command.id, now)
-        return None if ours and ours <= waiting and now - since < GATHER_SECONDS else event
+        patient = adapts or (self._crew is not None and bool(ours) and ours <= waiting)
+        return None if patient and now - since < (LEAVE_SECONDS if adapts else GATHER_SECONDS) else event
 
 
 def ranks_on(formation: Formation | None, nodes: Iterable[str]) -> frozenset[int]:

@@ -90,6 +90,7 @@ class RankGroup:
         self._gone_since: dict[ProcessId, float] = {}
         self._looked_at = 0.0
         self.hosting = Hosting(staging_folder(folder.path), folder.path, launch.python, launch.host, say)
+        self.rejoining: frozenset[int] = frozenset()
         self.spare = Spare(folder.path, launch.python, launch.command, launch.spare, say)
         self.placement = placement
 
@@ -98,7 +99,8 @@ class RankGroup:
         return {item.rank: item.process for item in self.placement.processes}
 
     def readings(self) -> dict[int, RankReading]:
-        return {item.rank: self._monitors.read(item.rank) for item in self.placement.processes}
+        """Of the ranks that take part."""
+        return {item.rank: self._monitors.read(item.rank) for item in self.placement.processes if item.rank not in self.rejoining}
 
     def connect_keeper(self) -> None:
         """A keeper to start ranks with: the one that runs, else a new one. Raises KeeperError."""
@@ -119,6 +121,8 @@ class RankGroup:
         environment = {**self._inherited(), protocol.NODE: self._launch.node}
         environment |= dump_environment(environment, self._folder.logs / str(generation))
         keeper.sweep()
+        keeper.kill((item.process for item in self.placement.processes if item.rank in self.rejoining), signal.SIGKILL)
+        self.rejoining = frozenset()
         self._drop_monitors()
         ranks = range(place.first, place.first + place.ranks)
         files = {rank: rank_files(self._folder.logs, self._monitor_folder, generation, rank) for rank in ranks}
@@ -159,7 +163,30 @@ class RankGroup:
             store_port=store.port,
             store_served=store.served,
         )
+        self.rejoining = frozenset()
+        self._monitors.close()
+        self._monitors = MonitorReader({item.rank: Path(item.monitor) for item in self.placement.processes})
         write_formation(self._formation, generation, members, (store.host, store.port), logs)
+        watch_ranks(self._folder.path, self.processes.values())
+
+    def rejoin(self, generation: int, ranks: Collection[int], place: Place, store: StoreAddress | None = None) -> None:
+        """Start these ranks beside the others that run under `generation`: they wait until a formation has them in it.
+
+        Whatever ran of them before is ended. Raises KeeperError.
+        """
+        self.connect_keeper()
+        keeper = self._keeper
+        assert keeper is not None
+        keeper.kill((item.process for item in self.placement.processes if item.rank in ranks), signal.SIGKILL)
+        files = {rank: rank_files(self._folder.logs, self._monitor_folder, generation, rank) for rank in ranks}
+        for item in files.values():
+            item.log.parent.mkdir(exist_ok=True, mode=0o700)
+        create_monitors({rank: item.monitor for rank, item in files.items()}, generation)
+        environment = {**self._inherited(), protocol.NODE: self._launch.node, protocol.JOINS: "1"}
+        others = tuple(item for item in self.placement.processes if item.rank not in ranks)
+        self._spawn(keeper, generation, environment, files, store or self.placement.meeting, {}, place)
+        self.placement = replace(self.placement, processes=(*others, *self.placement.processes))
+        self.rejoining = frozenset(ranks)
         watch_ranks(self._folder.path, self.processes.values())
 
     def _spawn(

@@ -37,29 +37,42 @@ STUCK_SECONDS = 5.0
 class Marks:
     """Ranks that can go on in their process; of them those that wait for a generation above the one given.
 
+    `priced`: those of them for which going on with fewer has its price, so that the service says whether it is the best way;
     `stopped`: ranks whose processes a signal or a debugger holds, as far as somebody waits for them.
     """
 
     elastic: frozenset[int] = frozenset()
     waiting: Mapping[int, int] = field(default_factory=dict)
     stopped: frozenset[int] = frozenset()
+    priced: frozenset[int] = frozenset()
 
     def waiting_above(self, generation: int) -> frozenset[int]:
         return frozenset(rank for rank, above in self.waiting.items() if above >= generation)
 
     def __or__(self, other: Marks) -> Marks:
-        return Marks(self.elastic | other.elastic, {**self.waiting, **other.waiting}, self.stopped | other.stopped)
+        return Marks(
+            self.elastic | other.elastic,
+            {**self.waiting, **other.waiting},
+            self.stopped | other.stopped,
+            self.priced | other.priced,
+        )
 
 
 def marks_document(marks: Marks) -> dict[str, Any]:
     """As one agent tells them to another."""
-    return {"elastic": sorted(marks.elastic), "waiting": sorted(marks.waiting.items()), "stopped": sorted(marks.stopped)}
+    return {
+        "elastic": sorted(marks.elastic),
+        "waiting": sorted(marks.waiting.items()),
+        "stopped": sorted(marks.stopped),
+        "priced": sorted(marks.priced),
+    }
 
 
 def marks_of(document: Mapping[str, Any]) -> Marks:
     """None at all where it says nothing. Raises TypeError, ValueError."""
     waiting = {int(rank): int(above) for rank, above in document.get("waiting", ())}
-    return Marks(frozenset(document.get("elastic", ())), waiting, frozenset(document.get("stopped", ())))
+    elastic, stopped, priced = (frozenset(document.get(name, ())) for name in ("elastic", "stopped", "priced"))
+    return Marks(elastic, waiting, stopped, priced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +107,18 @@ class Patience:
 
 def read_marks(path: Path, processes: Mapping[int, ProcessId]) -> Marks:
     """The marks that the present processes made."""
-    elastic, waiting = set(), dict[int, int]()
+    elastic, priced, waiting = set(), set(), dict[int, int]()
     for rank, process in processes.items():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             document = json.loads(path.with_name(f"{path.name}.{rank}").read_text(encoding="utf-8"))
             if document["pid"] != process.pid:
                 continue
             elastic.add(rank)
+            if document.get("priced"):
+                priced.add(rank)
             if document["waits_above"] is not None:
                 waiting[rank] = int(document["waits_above"])
-    return Marks(frozenset(elastic), waiting, stopped_ranks(processes) if waiting else frozenset())
+    return Marks(frozenset(elastic), waiting, stopped_ranks(processes) if waiting else frozenset(), frozenset(priced))
 
 
 def write_formation(

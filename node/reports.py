@@ -10,6 +10,7 @@ from detectors.statistics.judgement import Judgement
 from detectors.supervisor import RankExit, first_failure
 from node.care_states import Care, PostNotice
 from node.crew import Gone
+from node.going_on import can_go_on, survivors
 from node.job_state import JobState
 from node.monitors import RankReading
 
@@ -115,6 +116,7 @@ def end_document(node: str, care: Care, readings: Mapping[int, RankReading], sta
 
 def failure_document(
     job: str,
+    node: str,
     node_of: Callable[[int | None], str],
     care: Care,
     exits: Iterable[RankExit],
@@ -124,7 +126,8 @@ def failure_document(
 ) -> dict[str, Any]:
     """CONTRACT.md's failure report, the first observed failure first; the same failure always has the same key.
 
-    `checkpoint`: the step of the newest one that every rank has finished; `gone`: nodes of the job that cannot be reached.
+    `node`: that tells it; `checkpoint`: the step of the newest one that every rank has finished; `gone`: nodes of the job that
+    cannot be reached.
     """
     failed = list(exits)
     first = first_failure(failed)
@@ -150,6 +153,8 @@ def failure_document(
         "last_step": max(steps, default=None),
         "last_checkpoint": None if checkpoint is None else {"step": checkpoint},
         "unreachable": list(gone),
+        "told_by": node,
+        "in_place": sorted(survivors(care)) if can_go_on(care) else [],
     }
 
 

@@ -27,6 +27,7 @@ __all__ = [
 class Action(StrEnum):
     """What the policy chooses, all but the last. All but the last three concern the processes of the failed job alone.
 
+    `adapt`: the ranks that are left go on in their processes, with the work of those that are lost shared out among them.
     `reconfigure` moves a job that did not fail, or onto nodes that another gave up, because a plan says so.
     """
 
@@ -35,14 +36,15 @@ class Action(StrEnum):
     RESTART = "restart"
     ROLLBACK = "rollback"
     SHRINK = "shrink"
+    ADAPT = "adapt"
     STOP = "stop"
     RESET_GPU = "reset_gpu"
     ISOLATE = "isolate"
     RECONFIGURE = "reconfigure"
 
 
-# An action that starts the job's processes again, and so spends the budget of its root cause.
-RELAUNCHES = frozenset({Action.RETRY, Action.RESTART, Action.ROLLBACK, Action.SHRINK})
+# An action that lets the job go on after a failure, and so spends the budget of its root cause.
+RELAUNCHES = frozenset({Action.RETRY, Action.RESTART, Action.ROLLBACK, Action.SHRINK, Action.ADAPT})
 # What reaches beyond the job: it takes something from everybody.
 CLUSTER_ACTIONS = frozenset({Action.RESET_GPU, Action.ISOLATE})
 # What a caller that nobody vouched for may not cause.
@@ -66,6 +68,7 @@ DEFAULT_MODES: Mapping[Action, Mode] = MappingProxyType(
         Action.RESTART: Mode.AUTO,
         Action.ROLLBACK: Mode.AUTO,
         Action.SHRINK: Mode.AUTO,
+        Action.ADAPT: Mode.AUTO,
         Action.STOP: Mode.AUTO,
         Action.RESET_GPU: Mode.OBSERVE,
         Action.ISOLATE: Mode.OBSERVE,
@@ -82,6 +85,7 @@ class DirectiveKind(StrEnum):
     RESTART = "restart"
     ROLLBACK = "rollback"
     SHRINK = "shrink"
+    ADAPT = "adapt"
     WAIT = "wait"
     STOP = "stop"
 

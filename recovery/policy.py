@@ -89,7 +89,7 @@ class JobFacts:
     `bad_since`: the step from which on its numbers were wrong, where that is what failed; `requeues`: a scheduler finds it
     other nodes.
     `planned`: the nodes that a plan for the whole cluster gives it without those at fault, with the plan's reason; empty where
-    there is none.
+    there is none. `adapts`: on them the ranks that are left go on in their processes, with the work of the lost ones.
     """
 
     name: str
@@ -104,6 +104,7 @@ class JobFacts:
     requeues: bool = False
     planned: tuple[str, ...] = ()
     planned_why: str = ""
+    adapts: bool = False
 
     def ranks_without(self, excluded: tuple[str, ...]) -> int:
         """Ranks left when these nodes are gone, ranks being spread evenly."""
@@ -293,7 +294,8 @@ def _placement(job: JobFacts, exclude: tuple[str, ...]) -> tuple[DirectiveKind, 
     """What the job can do without these nodes: (directive, nodes to use, why). A plan for the whole cluster goes first."""
     if job.planned and not set(job.planned) & set(exclude):
         shrinks = len(job.planned) < len(job.nodes)
-        return DirectiveKind.SHRINK if shrinks else DirectiveKind.RESTART, job.planned, f"as planned: {job.planned_why}"
+        directive = DirectiveKind.SHRINK if shrinks else DirectiveKind.RESTART
+        return DirectiveKind.ADAPT if job.adapts else directive, job.planned, f"as planned: {job.planned_why}"
     left = tuple(node for node in job.nodes if node not in exclude)
     if job.requeues:
         return DirectiveKind.RESTART, (), f"requeued without {', '.join(exclude)}: the scheduler finds another place"
@@ -312,10 +314,19 @@ def _own(situation: Situation, wanted: Action, why: list[str], delay: float) -> 
     job, audience = situation.job, _audience(situation.diagnosis)
     if wanted in RELAUNCHES and job.lost:
         directive, use, note = _placement(job, job.lost)
-        action = {DirectiveKind.SHRINK: Action.SHRINK, DirectiveKind.STOP: Action.STOP}.get(directive, Action.RESTART)
+        actions = {
+            DirectiveKind.SHRINK: Action.SHRINK,
+            DirectiveKind.ADAPT: Action.ADAPT,
+            DirectiveKind.STOP: Action.STOP,
+        }
+        action = actions.get(directive, Action.RESTART)
         why = [*why, note]
         audience = Audience.OPERATORS
         exclude = job.lost
+    elif wanted in (Action.RETRY, Action.RESTART) and job.adapts and not _needs_localisation(situation):
+        directive, use, note = _placement(job, ())
+        action, exclude, delay = Action.ADAPT, (), 0.0
+        why = [*why, note]
     else:
         directive, use, action = DirectiveKind(wanted.value), (), wanted
         exclude = job.lost if wanted is Action.STOP else ()

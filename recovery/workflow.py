@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from recovery.decision import Audience, DirectiveKind, Mode
+from recovery.decision import Action, Audience, DirectiveKind, Mode
 from recovery.states import (
     Act,
     Approved,
@@ -279,7 +279,11 @@ def _ticked(state: Recovery, event: Tick, limits: Limits) -> Result:
 
 
 def _escalate(state: Recovery, at: float, why: str, limits: Limits) -> Result:
-    """What was done did not hold: decide again one severity higher, or hand over to people."""
+    """What was done did not hold: decide again one severity higher, or hand over to people. Ranks that did not go on in their
+    processes may still be restarted: that is the next thing to try at the same severity."""
+    if state.decision is not None and state.decision.directive is DirectiveKind.ADAPT:
+        again = _again(state, at, why)
+        return _decide(replace(again, denied=(*again.denied, (Action.ADAPT, why))))
     if state.escalation >= limits.escalations:
         return _escalated(state, at, f"{why}; {state.escalation} attempts did not help")
     again = _again(state, at, why)

@@ -78,6 +78,7 @@ from service.notifications.routes import load_routes
 from service.notifications.weekly import WeeklySummary
 from service.openapi import declare_refusals
 from service.opinions import ModelThread, Opinions, open_client
+from service.pipeline_plans import PipelinePlans
 from service.plans import Plans
 from service.problems import install_problems
 from service.reconfigurations import Reconfigurations
@@ -162,7 +163,8 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         returns = NodeReturns(store, clock, drivers)
         calls = DriverCalls(store, clock, returns)
         diagnose = Diagnoses(store, pool, metrics, clock).of_incident
-        localizer, planner = Localizations(store, clock), Plans(store, clock)
+        localizer = Localizations(store, clock)
+        planner = Plans(store, clock, PipelinePlans(settings.data_dir / "pipelines"))
         localise = partial(localise_recovery, localizer)
         recoveries = Recoveries(store, clock, returns, diagnose, localise, rules=rules, started_at=clock(), planner=planner)
         localizer.tell = recoveries.tell

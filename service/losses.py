@@ -50,6 +50,9 @@ def witnesses_in(failure: Failure, nodes: Sequence[str]) -> Iterator[Witness]:
     spreads to the ranks of all nodes.
     """
     failed = [str(rank["node"]) for rank in failure.report.get("failed") or () if rank.get("node")]
+    if failure.report.get("told_by"):
+        # Whose own ranks wait for those of a lost node: none of them failed.
+        failed.insert(0, str(failure.report["told_by"]))
     told = failure.report.get("unreachable")
     named = None if told is None else {str(item["node"]) for item in told}
     for source in dict.fromkeys(failed):

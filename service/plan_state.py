@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from recovery.decision import Action, Mode
+from recovery.decision import Action, DirectiveKind, Mode
 from recovery.planning.cluster import DAY, ClusterState, TaskState
 from recovery.planning.document import layout_of, model_of, pipeline_of
 from recovery.planning.layouts import Hardware, Layout, Transformer
@@ -164,6 +164,7 @@ def _task(
         held,
         waiting=not present,
         pipeline=None if layout.get("pipeline_schedule") is None else pipeline_of(layout["pipeline_schedule"], job.name),
+        adapt_seconds=transitions.get(f"{job.name} adapt"),
     )
 
 
@@ -239,7 +240,8 @@ def _rounded(value: float) -> float:
 
 
 def _transitions(session: Session) -> dict[str, float]:
-    """Measured medians: by job, by `JOB rollback` for those from a stored checkpoint, and over all under the empty name."""
+    """Measured medians: by job, by `JOB rollback` for those from a stored checkpoint, by `JOB adapt` for those without a restart,
+    and over all under the empty name."""
     taken: dict[str, list[float]] = {}
     rows = session.scalars(
         select(RecoveryRow).where(RecoveryRow.stage == Stage.VERIFIED.value).order_by(RecoveryRow.id.desc()).limit(HISTORY)
@@ -249,8 +251,14 @@ def _transitions(session: Session) -> dict[str, float]:
         planned, verified = trail.get(Stage.PLANNED.value), trail.get(Stage.VERIFIED.value)
         if planned is None or verified is None or verified <= planned:
             continue
-        rolled_back = (row.state.get("decision") or {}).get("action") == Action.ROLLBACK.value
-        for name in (f"{row.job} rollback",) if rolled_back else (row.job, ""):
+        decision = row.state.get("decision") or {}
+        if decision.get("directive") == DirectiveKind.ADAPT.value:
+            names: tuple[str, ...] = (f"{row.job} adapt",)
+        elif decision.get("action") == Action.ROLLBACK.value:
+            names = (f"{row.job} rollback",)
+        else:
+            names = (row.job, "")
+        for name in names:
             taken.setdefault(name, []).append(verified - planned)
     return {name: _rounded(statistics.median(seconds)) for name, seconds in taken.items()}
 

@@ -11,20 +11,23 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from recovery.decision import Action, Decision, Mode
+from recovery.decision import Action, Decision, DirectiveKind, Mode
+from recovery.planning.adapting import never, priced_worker_loss
 from recovery.planning.alternatives import AlternativeKind
 from recovery.planning.cluster import ClusterState, Trigger, TriggerKind, parse_trigger, table_of
-from recovery.planning.document import proposal_document
+from recovery.planning.document import alternative_document, proposal_document
 from recovery.planning.planner import PlanTable
-from recovery.planning.proposal import Proposal, propose
-from recovery.planning.tasks import PlanError
+from recovery.planning.proposal import Proposal, propose, reason_of
+from recovery.planning.tasks import PlanError, running_seconds
+from service.pipeline_plans import PipelinePlans
+from service.placements import Outlook
 from service.plan_state import StoredCluster, measure_step_times, restricted, stored_cluster
 from service.situations import frozen, modes_of
 from service.store import Store
 from service.store.access import audit
 from service.store.database import Clock, hold_lock
 from service.store.events import publish_event
-from service.store.jobs import Job
+from service.store.jobs import Job, current_attempt
 from service.store.plans import PlanRow, acting_plans
 from service.store.recoveries import RecoveryRow, unfinished
 from service.timeline import add_timeline
@@ -61,6 +64,7 @@ class Plans:
 
     store: Store
     clock: Clock
+    pipelines: PipelinePlans
     _table: PlanTable | None = None
     _seconds: float = 0.0
     _before: ClusterState | None = None
@@ -76,6 +80,7 @@ class Plans:
             stored = stored_cluster(session, now)
             bound = restricted(session, stored.state)
         self._notes = stored.notes
+        self.pipelines.prepare(task.pipeline for task in stored.state.tasks if task.pipeline is not None)
         if all(task.held for task in stored.state.placed) and not any(task.waiting for task in stored.state.tasks):
             self._table, self._before = None, None
             return
@@ -164,7 +169,7 @@ class Plans:
         """What would be proposed if this happened to the present state; nothing is stored. Raises PlanError."""
         with self.store.reading() as session:
             stored = stored_cluster(session, self.clock())
-        return propose(stored.state, [parse_trigger(text) for text in texts]), stored
+        return propose(stored.state, [parse_trigger(text) for text in texts], periods=self.pipelines.period), stored
 
     def propose_now(self, session: Session, by: str) -> PlanRow:
         """Store the proposal for the present state, for approval. Raises PlanRefused, PlanError."""
@@ -218,19 +223,41 @@ class Plans:
             raise PlanRefused(f"plan {plan} is {row.state}")
         return row
 
-    def after_failure(self, session: Session, job: str, lost: tuple[str, ...], now: float) -> tuple[tuple[str, ...], str] | None:
-        """The nodes that the job gets without those lost, and why; None where no plan is made for it or it has to wait."""
-        proposal = self._after(session, job, lost, now)
+    def after_failure(
+        self, session: Session, job: str, lost: tuple[str, ...], now: float, ended: frozenset[int] = frozenset()
+    ) -> Outlook | None:
+        """As FailurePlanner says; None also where the job has to wait."""
+        if not lost:
+            return self._after_worker_loss(session, job, ended, now)
+        proposal = self._after(session, job, lost, now, bool(ended))
         if proposal is None or job not in proposal.changed:
             return None
-        return proposal.placement.nodes[job], proposal.why
+        adapts = proposal.chosen.kind is AlternativeKind.ADAPT_PIPELINE
+        documents = tuple(alternative_document(item) for item in proposal.alternatives)
+        return Outlook(proposal.placement.nodes[job], proposal.why, adapts, documents)
+
+    def _after_worker_loss(self, session: Session, job: str, ended: frozenset[int], now: float) -> Outlook | None:
+        """Restart in place beside adapting the pipelines."""
+        state = stored_cluster(session, now).state
+        task = next((task for task in state.placed if task.name == job), None)
+        attempt = current_attempt(session, job)
+        if task is None or task.pipeline is None or attempt is None:
+            return None
+        workers = task.pipeline.of_ranks(ended, session.get_one(Job, job).ranks)
+        horizon = running_seconds(state.units, state.rates)
+        priced = priced_worker_loss(task, workers or (), horizon, self.pipelines.period) if workers else ()
+        if not priced:
+            return None
+        adapts = priced[0].kind is AlternativeKind.ADAPT_PIPELINE
+        documents = tuple(alternative_document(item) for item in priced)
+        return Outlook(task.nodes, reason_of(priced, priced[0], horizon), adapts, documents)
 
     def settle(self, session: Session, row: RecoveryRow, decision: Decision, now: float) -> bool:
         """Begin what other jobs do for this decision; True where the job waits for nodes that they give up."""
         hold_lock(session, "plans")
         if any(part["job"] == row.job for plan in acting_plans(session) for part in plan.parts):
             return False
-        proposal = self._after(session, row.job, decision.exclude, now)
+        proposal = self._after(session, row.job, decision.exclude, now, decision.directive is DirectiveKind.ADAPT)
         if proposal is None or set(proposal.changed) <= {row.job} or row.job not in proposal.changed:
             return False
         cause = "; ".join(map(str, proposal.triggers))
@@ -242,7 +269,7 @@ class Plans:
             add_timeline(session, row.incident_id, "plan", f"plan {plan.id}: waits for nodes of {waits}", at=now)
         return bool(own["after"])
 
-    def _after(self, session: Session, job: str, lost: tuple[str, ...], now: float) -> Proposal | None:
+    def _after(self, session: Session, job: str, lost: tuple[str, ...], now: float, adaptable: bool) -> Proposal | None:
         state = stored_cluster(session, now).state
         if all(task.name != job or not set(task.nodes) & set(lost) for task in state.placed):
             return None
@@ -250,7 +277,7 @@ class Plans:
         triggers = [Trigger(TriggerKind.NODE_LOST, node) for node in lost if node in state.task(job).nodes]
         table = self._table if self._table is not None and self._table.stamp == bound.stamp else None
         try:
-            return propose(bound, triggers, table)
+            return propose(bound, triggers, table, None if adaptable else never, self.pipelines.period)
         except PlanError as problem:
             log.warning("no plan for %s after %s: %s", job, "; ".join(map(str, triggers)), problem)
             return None

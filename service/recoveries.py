@@ -57,9 +57,17 @@ from service.fleet import fleet_of
 from service.incidents import FailureReport, apply_diagnosis, open_or_update_incident
 from service.losses import awaits_leases
 from service.node_returns import NodeReturns
-from service.placements import FailurePlanner, planned
+from service.placements import FailurePlanner, Outlook, planned, tell_prices
 from service.scheduling import Hand, hand_of, requeues, would_ask
-from service.situations import frozen, lost_of, nodes_of, observations, situation_of, step_before
+from service.situations import (
+    frozen,
+    lost_of,
+    nodes_of,
+    observations,
+    ranks_to_do_without,
+    situation_of,
+    step_before,
+)
 from service.store import Store
 from service.store.database import hold_lock
 from service.store.events import publish_event
@@ -149,7 +157,7 @@ class Recoveries:
     def dry_run(self, session: Session, row: RecoveryRow) -> dict[str, Any]:
         """What mode auto would do about this failure now, with the exact commands; nothing is stored."""
         state, now = STATE.validate_python(row.state), self.clock()
-        situation = self._situation(session, row, state, Decide(state.escalation, (), ()), None, now)
+        situation, _ = self._situation(session, row, state, Decide(state.escalation, (), ()), None, now)
         decision = decide(replace(situation, modes=dict.fromkeys(Action, Mode.AUTO), frozen=None))
         job = session.get_one(Job, row.job)
         act = Act(decision, max(job.generation, state.generation) + 1, now + self.limits.act_seconds)
@@ -178,15 +186,19 @@ class Recoveries:
 
     def _situation(
         self, session: Session, row: RecoveryRow, state: Recovery, asked: Decide, diagnosis: Diagnosis | None, now: float
-    ) -> Situation:
+    ) -> tuple[Situation, Outlook | None]:
         known = diagnosis or _stored_diagnosis(session, row)
         again = requeues(session, row.job, self.returns.drivers.slurm)
         found = situation_of(session, row, state, known, asked, now, self.rules, self._leases_known(now), again)
-        lost = () if self.planner is None or again else taken_out(found)
-        plan = self.planner.after_failure(session, row.job, lost, now) if self.planner is not None and lost else None
-        if plan is None:
-            return found
-        return replace(found, job=replace(found.job, planned=plan[0], planned_why=plan[1]))
+        if self.planner is None or again:
+            return found, None
+        lost = taken_out(found)
+        ended = ranks_to_do_without(session, state, found, lost)
+        plan = self.planner.after_failure(session, row.job, lost, now, ended) if lost or ended else None
+        if plan is None or not (lost or plan.adapts):
+            return found, plan
+        job = replace(found.job, planned=plan.nodes, planned_why=plan.why, adapts=plan.adapts)
+        return replace(found, job=job), plan
 
     def state_of(self, row: RecoveryRow) -> Recovery:
         return STATE.validate_python(row.state)
@@ -336,7 +348,9 @@ class Recoveries:
         now = self.clock()
         match command:
             case Decide():
-                situation = self._situation(session, row, state, command, diagnosis, now)
+                situation, outlook = self._situation(session, row, state, command, diagnosis, now)
+                if outlook is not None:
+                    tell_prices(session, row.incident_id, outlook, now)
                 return Decided(now, decide(situation))
             case AskApproval():
                 incident = session.get_one(Incident, row.incident_id)

@@ -31,6 +31,7 @@ __all__ = [
     "modes_of",
     "nodes_of",
     "observations",
+    "ranks_to_do_without",
     "situation_of",
     "step_before",
 ]
@@ -136,6 +137,25 @@ def situation_of(
     verdict = review(named, fleet_of(session, now), now, situation.frozen)
     refused = {} if verdict.allowed else dict.fromkeys(CLUSTER_ACTIONS, f"not let through: {verdict.sentence}")
     return replace(situation, denied={**refused, **situation.denied})
+
+
+def ranks_to_do_without(session: Session, state: Recovery, situation: Situation, lost: tuple[str, ...]) -> frozenset[int]:
+    """The ranks that a job would adapt its pipelines to do without: all but those that, by the word of its agents, can go on in
+    their processes. Empty where adapting was tried or refused already, where a node that is to be left out has such ranks, or
+    where too few would be left for long: a worker whose node is there is started anew at once.
+    """
+    reports = session.scalars(
+        select(Failure.report).where(Failure.job == state.job, Failure.generation == state.generation)
+    ).all()
+    going_on = {int(rank) for report in reports for rank in report.get("in_place") or ()}
+    job, attempt = session.get_one(Job, state.job), current_attempt(session, state.job)
+    if Action.ADAPT in situation.denied or situation.escalation or not going_on or attempt is None:
+        return frozenset()
+    if any(rank["rank"] in going_on and rank.get("node") in lost for rank in attempt.ranks):
+        return frozenset()
+    if lost and job.min_ranks is not None and len(going_on) < job.min_ranks:
+        return frozenset()
+    return frozenset(range(job.ranks)) - going_on
 
 
 def lost_of(session: Session, row: RecoveryRow, now: float) -> tuple[str, ...]:

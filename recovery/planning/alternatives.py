@@ -21,6 +21,7 @@ class AlternativeKind(StrEnum):
     PLAN = "plan"
     TAKE_SPARE = "take_spare"
     ADAPT_PIPELINE = "adapt_pipeline"
+    RESTART_IN_PLACE = "restart_in_place"
     SHRINK = "shrink"
     TAKE_FROM_OTHER = "take_from_other"
     RESTART_ELSEWHERE = "restart_elsewhere"
@@ -64,6 +65,7 @@ class Adapted:
 
     throughput: float
     transition_seconds: float
+    reason: str = ""
 
 
 # Of the task that was hit, as it was before, and how many of its nodes are lost; None where its pipelines cannot be adapted.
@@ -187,7 +189,8 @@ def _of_hit(pricing: _Pricing, task: TaskState, present: Mapping[str, int], adap
     found.append(_made(pricing, AlternativeKind.WAIT_FOR_REPAIR, says, {**present, task.name: 0}))
     adapted = None if adapter is None else adapter(task, lost)
     if adapted is not None:
-        says = f"{task.name} gives the work of the lost node to its data-parallel peers"
+        how = f" ({adapted.reason}; goes on after about {adapted.transition_seconds:.0f} s)" if adapted.reason else ""
+        says = f"{task.name} gives the work of the lost node to its data-parallel peers{how}"
         worth, seconds = {task.name: task.weight * adapted.throughput}, {task.name: adapted.transition_seconds}
         found.append(_made(pricing, AlternativeKind.ADAPT_PIPELINE, says, {**present, task.name: left}, seconds, worth))
     return found

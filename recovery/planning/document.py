@@ -16,7 +16,7 @@ from recovery.planning.proposal import Proposal
 from recovery.planning.tasks import ClusterRates, PlanError
 from recovery.planning.throughput import Point, Sizes, Throughput, throughput
 
-__all__ = ["expand", "layout_of", "model_of", "parse_state", "pipeline_of", "proposal_document"]
+__all__ = ["alternative_document", "expand", "layout_of", "model_of", "parse_state", "pipeline_of", "proposal_document"]
 
 TASK_KEYS = {
     "name",

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from recovery.planning.adapting import adapter_of
 from recovery.planning.alternatives import Adapter, Alternative, AlternativeKind, priced_alternatives
 from recovery.planning.cluster import ClusterState, Trigger, allocation_after, happen
+from recovery.planning.pipeline.cost import Periods
 from recovery.planning.placement import Placement, place
 from recovery.planning.planner import Allocation, PlanTable
 from recovery.planning.tasks import PlanError, running_seconds
 
-__all__ = ["Proposal", "propose"]
+__all__ = ["Proposal", "propose", "reason_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +72,23 @@ class Proposal:
 
 
 def propose(
-    state: ClusterState, triggers: Sequence[Trigger], table: PlanTable | None = None, adapter: Adapter | None = None
+    state: ClusterState,
+    triggers: Sequence[Trigger],
+    table: PlanTable | None = None,
+    adapter: Adapter | None = None,
+    periods: Periods | None = None,
 ) -> Proposal:
-    """What to do after `triggers` (none: about the state as it is). Raises PlanError, also where `table` is of another state."""
+    """What to do after `triggers` (none: about the state as it is). `periods`: of pipeline plans that were computed ahead.
+
+    Raises PlanError, also where `table` is of another state.
+    """
     after = state
     for trigger in triggers:
         after = happen(after, trigger)
     allocation, from_table = allocation_after(state, triggers, table)
     horizon = running_seconds(after.units, after.rates)
-    alternatives = priced_alternatives(after, allocation.units, _says(after, allocation), adapter or adapter_of(after, horizon))
+    adapter = adapter or adapter_of(after, horizon, periods)
+    alternatives = priced_alternatives(after, allocation.units, _says(after, allocation), adapter)
     chosen = next((item for item in alternatives if item.against is None), None)
     if chosen is None:
         raise PlanError("nothing can be done: " + "; ".join(f"{item.kind}: {item.against}" for item in alternatives))
@@ -94,7 +103,7 @@ def propose(
         chosen,
         placement,
         horizon,
-        _why(alternatives, chosen, horizon),
+        reason_of(alternatives, chosen, horizon),
     )
 
 
@@ -127,7 +136,8 @@ def _placed(after: ClusterState, chosen: Alternative) -> Placement:
     return place(targets, current, sites, replicas)
 
 
-def _why(alternatives: Sequence[Alternative], chosen: Alternative, horizon: float) -> str:
+def reason_of(alternatives: Sequence[Alternative], chosen: Alternative, horizon: float) -> str:
+    """Why `chosen` and no other of `alternatives`, in one sentence."""
     hours = horizon / 3600
     possible = [item for item in alternatives if item.against is None and item.accumulated < chosen.accumulated]
     text = f"{chosen.says}: {chosen.accumulated:.4g} weighted FLOP over the {hours:.0f} h until the next failure is expected"

@@ -69,6 +69,9 @@ class FailureDocument(Document):
     # Those that are complete on disk, and the first step whose numbers were wrong, where that is what failed.
     checkpoints: list[NamedCheckpoint] = Field(default=[], max_length=1000)
     bad_since: Annotated[int, Field(ge=0, le=2**53)] | None = None
+    # The node whose agent tells it, and the ranks that can go on in their processes without those that failed.
+    told_by: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    in_place: list[Count] = Field(default=[], max_length=100_000)
     last_checkpoint: NamedCheckpoint | Annotated[str, Field(max_length=4096)] | None = None
 
 

@@ -11,13 +11,14 @@ from sqlalchemy.orm import Session
 
 from service.access import Principal, PrincipalDependency, Right, Role, allow
 from service.api.documents import attempt_document, job_document, listing, offset_of, rank_state_document
+from service.placements import tell_taken_back
 from service.problems import Problem, conflict
 from service.progress import Sighting, note_generation, note_sightings
 from service.slurm_words import note_slurm_job
 from service.state import ServiceDependency
 from service.store.accounts import GenerationRow
 from service.store.events import publish_event
-from service.store.jobs import Attempt, Job, RankState, find_attempt, rank_states
+from service.store.jobs import Attempt, Job, RankState, current_attempt, find_attempt, rank_states
 
 __all__ = ["JobName", "job_or_404", "launched_job", "router"]
 
@@ -238,6 +239,10 @@ def report_attempt(
         row = launched_job(session, job, principal)
         if body.generation < row.generation:
             raise Problem(409, f"generation {body.generation} is over: {job} is at {row.generation}", generation=row.generation)
+        before = current_attempt(session, job)
+        if before is not None and before.generation < body.generation and body.cause == "self":
+            places = [place.model_dump() for place in body.ranks]
+            tell_taken_back(session, job, before, places, body.generation, now)
         attempt = find_attempt(session, job, body.attempt)
         fields = body.model_dump(exclude={"attempt"})
         fields["started_at"] = now if body.started_at is None else body.started_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from detectors.processes import ProcessId
@@ -13,16 +14,20 @@ from node.care_states import (
     Command,
     CommandArrived,
     Exited,
+    Heard,
     Interrupted,
     KillStuck,
     Peers,
     Phase,
     PostFailure,
     Reform,
+    Rejoined,
     Report,
     Tick,
 )
-from node.reforming import FORMATION, judge_stuck, read_marks, remove_formation, write_formation
+from node.formation import Formation, Member
+from node.reforming import FORMATION, Marks, judge_stuck, read_marks, remove_formation, write_formation
+from node.rejoining import Rejoining
 
 ALL = frozenset(range(4))
 
@@ -132,3 +137,63 @@ def test_what_the_agent_writes_is_what_the_ranks_read(tmp_path: Path) -> None:
     assert (found.generation, found.members, found.host, found.port, found.log) == (3, (0, 2), "127.0.0.1", 4000, "/log2")
     remove_formation(path)
     assert list(tmp_path.iterdir()) == []
+
+
+def lost_at_a_price() -> Care:
+    """Rank 1 of a job for which going on has a price was killed, the service has taken the report."""
+    after, actions = step(care(priced=True), killed(1), 1.0)
+    assert after.phase is Phase.FAILED and not actions
+    posted, (post,) = step(after, Tick(), 1.5)
+    assert isinstance(post, PostFailure)
+    return step(posted, Heard(accepted=True), 1.6)[0]
+
+
+ADAPT = Command(7, "restart_ranks", 1, {"nodes": ["n1"], "directive": "adapt"})
+
+
+def test_where_going_on_has_a_price_the_service_says_whether_to() -> None:
+    after, (reform, report) = step(lost_at_a_price(), CommandArrived(ADAPT, 0.0, in_place=True), 2.0)
+    assert isinstance(reform, Reform) and (reform.generation, reform.members) == (1, {0, 2, 3})
+    assert isinstance(report, Report) and report.status == "done" and after.phase is Phase.RUNNING
+    # That nobody has died costs nothing: no need to ask.
+    _, (again,) = step(care(priced=True), Peers(frozenset(), "all left"), 1.0)
+    assert isinstance(again, Reform) and again.members == ALL
+
+
+def test_an_adaptation_that_is_not_possible_is_answered_so_and_restarts_nobody() -> None:
+    after, (report,) = step(lost_at_a_price(), CommandArrived(ADAPT, 0.0), 2.0)
+    assert isinstance(report, Report) and report.status == "failed"
+    assert after.phase is Phase.FAILED and after.running == {0, 2, 3} and after.generation == 0
+
+
+def test_without_a_word_of_the_service_they_go_on_by_themselves_all_the_same() -> None:
+    state, actions = lost_at_a_price(), ()
+    for now in (3.0, 6.0, 7.0):
+        state, actions = step(state, Tick(), now)
+        if actions:
+            break
+    assert [type(action) for action in actions] == [Reform] and state.cause == "self" and state.phase is Phase.RUNNING
+
+
+def test_ranks_that_are_ready_again_are_taken_in_once_and_count_as_no_restart() -> None:
+    left, _ = step(lost_at_a_price(), CommandArrived(ADAPT, 0.0, in_place=True), 2.0)
+    back, (reform,) = step(left, Rejoined(frozenset({1})), 9.0)
+    assert isinstance(reform, Reform) and (reform.generation, reform.members) == (2, ALL)
+    assert back.running == ALL and back.restarts == left.restarts and reform.before.failures == ()
+    assert step(back, Rejoined(frozenset({1})), 9.1) == (back, ())
+
+
+def test_lost_ranks_are_started_anew_once_where_their_node_is_there() -> None:
+    formation = Formation(3, (Member("n1", 2, "h"), Member("n2", 2, "h")), lost=("n2",))
+    present, marks = care(running=frozenset({0}), generation=3), Marks(frozenset({0}), {}, priced=frozenset({0}))
+    rejoining = Rejoining()
+    assert rejoining.to_start(present, formation, Marks(frozenset({0}), {0: 3}, priced=frozenset({0})), {"n1"}) == {}
+    assert rejoining.to_start(present, formation, marks, {"n1"}) == {"n1": {1}}
+    assert rejoining.to_start(present, formation, marks, {"n1"}) == {} and not rejoining.ready(present, marks)
+    assert rejoining.to_start(replace(present, barred=frozenset({"n2"})), formation, marks, {"n1", "n2"}) == {}
+    assert rejoining.to_start(present, formation, marks, {"n1", "n2"}) == {"n2": {2, 3}}
+    assert rejoining.awaited(formation) == {"n1", "n2"}
+    assert rejoining.ready(present, replace(marks, priced=frozenset({0, 1}))) == {1}
+    # What did not come before the next generation is begun anew in it.
+    rejoining.settle(replace(present, generation=4, running=frozenset({0, 1})))
+    assert rejoining.started == {}

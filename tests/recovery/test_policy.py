@@ -344,3 +344,21 @@ def test_no_decision_ever_breaks_a_law(situation):
     if situation.diagnosis.severity is Severity.NONE and situation.diagnosis.is_failure and not situation.frozen:
         assert decision.action in (Action.STOP, Action.ROLLBACK, Action.SHRINK, Action.RESTART, Action.NONE)
     assert (decision.audience is not None) == (decision.directive is DirectiveKind.STOP)
+
+
+def test_a_job_whose_ranks_can_go_on_adapts_its_pipelines_where_the_plan_says_so():
+    verdict = diagnosis("process_killed_sigkill", Trust.NODE)
+    plan = {"planned_why": "cheaper than the next best (restart in place)", "adapts": True}
+    worker = decide(Situation(verdict, replace(JOB, planned=("n1", "n2"), **plan)))
+    assert (worker.action, worker.directive, worker.exclude) == (Action.ADAPT, DirectiveKind.ADAPT, ())
+    assert "next best (restart in place)" in worker.sentence
+    node = decide(Situation(verdict, replace(JOB, lost=("n2",), planned=("n1",), **plan)))
+    assert (node.action, node.directive, node.exclude, node.use) == (Action.ADAPT, DirectiveKind.ADAPT, ("n2",), ("n1",))
+    isolated = decide(Situation(diagnosis("gpu_fallen_off_bus", Trust.NODE), replace(JOB, planned=("n1",), **plan), modes=AUTO))
+    assert (isolated.action, isolated.directive, isolated.exclude) == (Action.ISOLATE, DirectiveKind.ADAPT, ("n2",))
+
+
+def test_going_back_to_a_checkpoint_and_an_exhausted_budget_are_not_adapted_around():
+    facts = replace(JOB, planned=("n1", "n2"), planned_why="cheaper", adapts=True)
+    assert decide(Situation(diagnosis("checkpoint_corrupted", Trust.JOB), facts)).directive is DirectiveKind.ROLLBACK
+    assert decide(Situation(diagnosis("process_killed_sigkill", Trust.NODE), facts, spent=3)).directive is DirectiveKind.STOP

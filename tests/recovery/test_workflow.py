@@ -296,3 +296,24 @@ def test_no_order_of_events_acts_without_leave_or_twice_under_one_decision(draws
     if state.stage is Stage.VERIFIED:
         assert state.decision is not None
         assert state.decision.action in RELAUNCHES or state.started
+
+
+ADAPT = Decision(Action.ADAPT, DirectiveKind.ADAPT, Mode.AUTO, ("cheaper than a restart",), "adapt", use=("n1", "n2"))
+
+
+def test_ranks_that_could_not_go_on_in_their_processes_are_restarted_at_the_same_severity():
+    state, commands = acting(ADAPT)
+    assert commands[-1] == Act(ADAPT, 4, 163.0)
+    state, commands = run(state, Reported(104, "failed", 3, "n1: not all ranks wait for a new group"))
+    assert [(type(command), command.escalation, command.denied[0][0]) for command in commands] == [(Decide, 0, Action.ADAPT)]
+    state, commands = run(state, Decided(105, RESTART), Planned(106, 3, True, "same nodes"))
+    assert commands[-1] == Act(RESTART, 5, 166.0)
+
+
+def test_an_adaptation_after_which_no_step_is_made_is_followed_by_a_restart():
+    state, _ = acting(ADAPT)
+    state, _ = run(state, Started(104, 4, "restart"))
+    assert state.stage is Stage.ACTED
+    state, commands = run(state, Tick(404))
+    assert commands == [Decide(0, ((Action.ADAPT, "no step within 300 s"),), ())]
+    assert state.generation == 4

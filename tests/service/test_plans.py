@@ -218,3 +218,36 @@ def test_the_schedule_of_a_job_that_adapts_its_pipeline_is_drawn(cluster: Cluste
     assert drawn.headers["content-type"] == "image/svg+xml"
     assert "F of micro-batch 7" in drawn.text
     assert cluster.client.get("/plan/schedule.svg", headers=cluster.admin).status_code == 404
+
+
+def test_a_lost_worker_is_adapted_around_and_where_that_fails_the_job_is_restarted(cluster: Cluster) -> None:
+    nodes = ("n1", "n2", "n3", "n4")
+    cluster.lease(*nodes)
+    sizes = {"replicas": 2, "stages": 2, "microbatches": 3, "unit_seconds": 0.1, "regroup_seconds": 1.0}
+    cluster.start("gpt", *nodes, min_ranks=4, layout={"pipeline_schedule": sizes})
+    killed = {"rank": 3, "node": "n4", "exit_code": None, "signal": 9, "error": None}
+    report = {"attempt": 0, "generation": 0, "idempotency_key": "gpt-0", "failed": [killed], "last_step": 10, "unreachable": []}
+    cluster.call("POST", "jobs/gpt/failures?wait=0", json=report | {"told_by": "n1", "in_place": [0, 1, 2]})
+    (command,) = cluster.until(lambda: cluster.commands("n1"))
+    assert (command["kind"], command["args"]["directive"], command["generation"]) == ("restart_ranks", "adapt", 1)
+    assert command["args"]["nodes"] == list(nodes) and command["args"]["exclude"] == []
+    cluster.after["n1"] = command["id"]
+    answer = {"status": "failed", "generation": 0, "detail": "not all ranks that are left wait for a new group"}
+    cluster.call("POST", f"nodes/n1/commands/{command['id']}/result", json=answer)
+    (command,) = cluster.until(lambda: cluster.commands("n1"))
+    assert (command["args"]["directive"], command["generation"]) == ("restart", 2)
+    incident = cluster.call("GET", f"incidents/{cluster.call('GET', 'incidents')['items'][0]['id']}")
+    told = [entry for entry in incident["timeline"] if entry["kind"] in ("priced", "decided", "escalated")]
+    assert [entry["kind"] for entry in told] == ["priced", "decided", "escalated", "decided"]
+    assert {item["kind"] for item in told[0]["data"]["alternatives"]} == {"adapt_pipeline", "restart_in_place"}
+    assert "more than the next best (restart in place)" in told[1]["text"]
+
+
+def test_a_job_whose_ranks_do_not_say_that_they_can_go_on_is_restarted(cluster: Cluster) -> None:
+    cluster.lease("n1", "n2")
+    sizes = {"replicas": 2, "stages": 1, "microbatches": 3, "unit_seconds": 0.1}
+    cluster.start("gpt", "n1", "n2", layout={"pipeline_schedule": sizes})
+    killed = {"rank": 1, "node": "n2", "exit_code": None, "signal": 9, "error": None}
+    report = {"attempt": 0, "generation": 0, "idempotency_key": "gpt-0", "failed": [killed], "last_step": 10, "unreachable": []}
+    cluster.call("POST", "jobs/gpt/failures?wait=0", json=report)
+    assert cluster.until(lambda: cluster.commands("n1"))[0]["args"]["directive"] == "restart"

@@ -141,7 +141,14 @@ def save_plan_set(plans: PlanSet, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for count, schedule in plans.schedules.items():
         content = io.BytesIO()
-        np.savez_compressed(content, starts=schedule.starts.astype(np.int32), failures=np.array(schedule.problem.failures))
+        np.savez_compressed(
+            content,
+            starts=schedule.starts.astype(np.int32),
+            failures=np.array(schedule.problem.failures),
+            # For executors (pitstop.pipeline.plan_set), which know neither the rules of routing nor those of placing failures.
+            routing=schedule.routing.astype(np.int32),
+            failed=np.array(sorted(schedule.problem.failed), dtype=np.int32).reshape(-1, 2),
+        )
         _replace(directory / f"plan-{count}.npz", content.getvalue())
     index = {
         **document_of(plans.problem),

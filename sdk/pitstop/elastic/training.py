@@ -13,7 +13,6 @@ very step: gradients that they hold are kept, buckets that are reduced are used 
 shared out.
 """
 
-import contextlib
 import os
 import sys
 import time
@@ -26,7 +25,7 @@ from pitstop import protocol
 from pitstop.checkpoint.capture import decode, encode
 from pitstop.checkpoint.checkpointer import Checkpointer
 from pitstop.elastic.group import Lost, Ring
-from pitstop.elastic.membership import Formation, await_formation, first_formation, mark
+from pitstop.elastic.membership import await_formation, first_formation, follow_log, mark
 from pitstop.elastic.shares import Shares, Standing, Verdict, first_shares, judge_standing, redistributed
 from pitstop.monitor import init
 from pitstop.sampler import Sampler, mixed
@@ -101,7 +100,7 @@ class Elastic:
         formation = first_formation(self.rank)
         joins = os.environ.get(protocol.JOINS) == "1"
         if joins:
-            formation = await_formation(self._path, self.rank, formation.generation - 1, DIRECTIVE_SECONDS)
+            formation = await_formation(self._path, self.rank, formation.generation - 1, DIRECTIVE_SECONDS, joins=True)
         self.ring.form(formation)
         if checkpoints is not None:
             state = {"model": self.model, "optimizer": self.optimizer, "sampler": self.sampler}
@@ -350,15 +349,3 @@ def buckets_of(parameters: Sequence[torch.nn.Parameter], size: int) -> List[List
         buckets[-1].append(parameter)
         filled += amount
     return buckets
-
-
-def follow_log(formation: Formation) -> None:
-    """Write on to the log of the new generation, where the agent gave one."""
-    if formation.log is None:
-        return
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        target = os.open(formation.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        for number in (1, 2):
-            os.dup2(target, number)
-        os.close(target)

@@ -8,7 +8,7 @@ Names load when they are asked for: only `executor` and `stage` need torch.
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Executor", "Membership", "PipelinePlan", "PlanError", "Task", "await_membership", "publish", "regrouped"]
+__all__ = ["Executor", "Membership", "PipelinePlan", "PlanError", "PlanSet", "Task", "await_membership", "publish", "regrouped"]
 
 _HOMES = {
     "Executor": "executor",
@@ -18,6 +18,7 @@ _HOMES = {
     "publish": "membership",
     "PipelinePlan": "plan",
     "PlanError": "plan",
+    "PlanSet": "plan_set",
     "regrouped": "regrouping",
 }
 

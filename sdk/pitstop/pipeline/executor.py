@@ -12,7 +12,9 @@ from typing import Any, Callable, Dict, List, Optional, Protocol
 import torch
 import torch.distributed as dist
 
-from pitstop.pipeline.membership import Membership, await_membership, newest_generation
+from pitstop.monitor import init
+from pitstop.pipeline.meeting import Formed, Meeting, Published
+from pitstop.pipeline.membership import Membership
 from pitstop.pipeline.plan import PipelinePlan, Worker
 from pitstop.pipeline.stage import Stage
 from pitstop.pipeline.state import StageState
@@ -54,20 +56,26 @@ def _nothing(kind: str, began: float) -> None:
 
 
 class Executor:
-    """`member` is this process's name in every membership. `after` is called after each operation with its kind and when it began
-    (time.monotonic); the kind of a B that carries its W is "BW". `losses` has the loss of each iteration on workers of the last
-    stage, by micro-batch."""
+    """One worker's part. `store` and `member`: where generations are published, and this process's name in every membership; or
+    `plans`, a folder of `pitstop pipeline plans`, for the ranks of `pitstop run`: its agent says who is left.
+
+    `after` is called after each operation with its kind and when it began (time.monotonic); the kind of a B that carries its W is
+    "BW". `losses` has the loss of each iteration on workers of the last stage, by micro-batch.
+    """
 
     def __init__(
         self,
         task: Task,
-        store: Any,
-        member: str,
+        store: Any = None,
+        member: str = "",
         backend: str = "gloo",
         timeout: float = 60.0,
         after: Callable[[str, float], None] = _nothing,
+        plans: Optional[str] = None,
     ) -> None:
-        self.task, self.store, self.member, self.backend, self.timeout, self.after = task, store, member, backend, timeout, after
+        self.task, self.backend, self.timeout, self.after = task, backend, timeout, after
+        self.meeting: Meeting = Published(store, member) if plans is None else Formed(plans)
+        self.member = self.meeting.member
         self.losses: Dict[int, Dict[int, float]] = {}
         self.peaks: Dict[int, int] = {}
         self.ends: Dict[int, float] = {}
@@ -77,18 +85,27 @@ class Executor:
         self.state: Optional[StageState] = None
         self._membership: Optional[Membership] = None
         self.worker: Worker = (-1, -1)
-        self._seen = self._next = 0
+        self._holds: Optional[Worker] = None
+        self._monitor = init()
+        self._seen = self._next = self.meeting.first
         self._settled = -1
+
+    @property
+    def store(self) -> Any:
+        return self.meeting.store
 
     def run(self, iterations: int) -> None:
         """Until `iterations` are done, through every change of membership. Raises TimeoutError where nobody re-forms in time."""
         while True:
-            links = self._join()
+            with self._monitor.sync():
+                links = self._join()
             if links is None:
                 continue
+            self.meeting.formed()
             try:
                 while self._state().done < iterations:
-                    self._iterate(links)
+                    with self._monitor.step(self._state().done):
+                        self._iterate(links)
                 self._settle(self._state().done - 1)
                 if self._state().done == iterations:
                     return
@@ -107,24 +124,26 @@ class Executor:
 
     def _join(self) -> Optional[Transport]:
         """Take part in the newest generation; None where it broke up while it formed."""
-        membership = await_membership(self.store, self._seen, self.member, self.timeout)
+        membership = self.meeting.next(self._seen, self._holds, self.timeout)
         self._seen = membership.generation
         worker = membership.workers[self.member]
+        self._holds = None if self.member in membership.sources else worker
         if self.state is None or worker[1] != self.worker[1]:
             module = self.task.stage(worker[1])
             self.stage = Stage(module)
             self.state = StageState(module, self.task.optimizer(module))
         self._membership, self.worker = membership, worker
-        if not self._all_form(membership):
-            return None
-        rooms = dist.PrefixStore(f"pitstop/pipeline/links/{membership.generation}", self.store)
         links = None
         try:
+            if not self._all_form(membership):
+                return None
+            rooms = dist.PrefixStore(f"pitstop/pipeline/links/{membership.generation}", self.store)
             dist.init_process_group(
                 self.backend, store=rooms, rank=membership.rank(self.member), world_size=len(membership.workers)
             )
             links = Transport(membership, worker, self.task.activation())
             self._agree(membership)
+            self._holds = worker
             return links
         except RuntimeError as error:
             if not _is_lost(error):
@@ -144,7 +163,7 @@ class Executor:
         while not self.store.check([f"{room}/word"]):
             if self.store.add(f"{room}/here", 0) >= len(membership.workers):
                 self.store.compare_set(f"{room}/word", "", "go")
-            elif newest_generation(self.store) > membership.generation:
+            elif self.meeting.newest() > membership.generation:
                 self.store.compare_set(f"{room}/word", "", "void")
             elif time.monotonic() > deadline:
                 raise TimeoutError(f"not all members of generation {membership.generation} came within {self.timeout} s")
@@ -259,7 +278,7 @@ class Executor:
         """Say whether this worker's gradients were finite. The first rank says, for all, which generation is the newest."""
         room = self._room(iteration)
         if self._membership is not None and self._membership.rank(self.member) == 0:
-            self.store.set(f"{room}/next", str(newest_generation(self.store)))
+            self.store.set(f"{room}/next", str(self.meeting.newest()))
             old = self._room(iteration - 2)
             for key in ("next", "bad", "told"):
                 self.store.delete_key(f"{old}/{key}")
@@ -288,7 +307,7 @@ class Executor:
         self.store.add(key, own)
         changed = None
         while self.store.add(key, 0) < everyone:
-            if changed is None and newest_generation(self.store) > self._seen:
+            if changed is None and self.meeting.newest() > self._seen:
                 changed = time.monotonic()
             if changed is not None and time.monotonic() - changed > PATIENCE:
                 raise Changed

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from recovery.planning.adapting import never, priced_worker_loss
 from recovery.planning.alternatives import AlternativeKind
 from recovery.planning.cluster import parse_trigger
 from recovery.planning.document import parse_state
@@ -118,3 +119,38 @@ def test_each_technique_of_the_paper_adds_to_the_one_before() -> None:
     found = ablation(Problem(8, 4, 8, mode=Mode.STAGGERED, activation_cap=7), 3, draws=range(2))
     assert found["adaptive"] < found["decoupled"] <= found["staggered"] + 0.02
     assert found["normalised"] >= found["staggered"] - 0.02
+
+
+def test_a_lost_worker_is_adapted_around_unless_starting_the_job_again_is_cheaper() -> None:
+    task = parse_state(STATE).task("gpt")
+    assert task.pipeline is not None
+    workers = task.pipeline.of_ranks([5], 16)
+    assert workers == {(1, 1)} and task.pipeline.of_ranks([5], 17) is None
+    first, second = priced_worker_loss(task, workers, 86_400)
+    assert (first.kind, second.kind) == (AlternativeKind.ADAPT_PIPELINE, AlternativeKind.RESTART_IN_PLACE)
+    # Away, slower, away while the worker is taken back, then as before; always over the same time.
+    wafs = [segment.waf for segment in first.segments]
+    assert wafs[0] == wafs[2] == 0 < wafs[1] < wafs[3] == task.worth(4)
+    assert sum(segment.seconds for segment in first.segments) == sum(segment.seconds for segment in second.segments) == 86_400
+    quick = priced_worker_loss(replace(task, transition_seconds=5.0), workers, 86_400)
+    assert quick[0].kind is AlternativeKind.RESTART_IN_PLACE
+    assert priced_worker_loss(replace(task, pipeline=replace(task.pipeline, sharded=True)), workers, 86_400) == ()
+
+
+def test_plans_computed_ahead_say_what_adapting_costs_and_measured_times_how_long_it_takes() -> None:
+    state = parse_state(STATE)
+    task = replace(state.task("gpt"), adapt_seconds=3.0)
+    asked: list[int] = []
+
+    def periods(problem: Problem, failures: int) -> int:
+        asked.append(failures)
+        assert not problem.failed
+        return 100 + 50 * failures
+
+    assert task.pipeline is not None
+    first = priced_worker_loss(task, {(1, 1)}, 86_400, periods)[0]
+    assert asked == [0, 1]
+    assert first.segments[0].seconds == 3.0 and first.segments[1].waf == pytest.approx(task.worth(4) / 1.5)
+    whole = propose(state, [parse_trigger("node n2 lost")], periods=periods)
+    assert whole.chosen.kind is AlternativeKind.ADAPT_PIPELINE and "period 300 against 100" in whole.why
+    assert propose(state, [parse_trigger("node n2 lost")], adapter=never).chosen.kind is not AlternativeKind.ADAPT_PIPELINE

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pitstop.pipeline import PipelinePlan, PlanError, PlanSet
 from recovery.planning.pipeline.checker import check_plan
 from recovery.planning.pipeline.drawing import chrome_trace, svg
 from recovery.planning.pipeline.model import Durations, PipelineError, Problem, Routing
@@ -36,6 +37,13 @@ def test_what_was_saved_is_loaded_and_checked_again(tmp_path: Path) -> None:
     loaded = load_plan_set(tmp_path)
     assert loaded.entries == plans.entries
     assert (loaded.schedule(2).starts == plans.schedule(2).starts).all()
+    # What an executor reads, without the planner, is the same plan.
+    read = PlanSet(str(tmp_path))
+    assert (read.workers, PipelinePlan.from_document(read.document(2)).failed) == (64, loaded.schedule(2).problem.failed)
+    rows = sorted(read.document(2)["ops"])
+    assert rows == sorted([row[0], row[1], "FBW"[row[2]], row[3], row[4]] for row in loaded.schedule(2).table().tolist())
+    with pytest.raises(PlanError, match="0 to 3"):
+        read.document(4)
     index = json.loads((tmp_path / "index.json").read_text())
     (tmp_path / "index.json").write_text(json.dumps(index | {"activation_cap": 1}))
     with pytest.raises(PipelineError, match="activations"):

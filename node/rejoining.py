@@ -1,0 +1,58 @@
+"""Lost ranks that are started anew beside those that go on, to be taken in once they are ready: nobody waits for their start.
+
+For ranks whose going on has a price: the sooner they are all there again, the less of it is paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from node.care_states import Care
+from node.formation import Formation
+from node.reforming import Marks
+
+__all__ = ["Rejoining"]
+
+
+@dataclass(slots=True)
+class Rejoining:
+    """What is under way of it. `started`: by rank, the generation in which it was started anew the last time."""
+
+    started: dict[int, int] = field(default_factory=dict)
+
+    def to_start(self, care: Care, formation: Formation, marks: Marks, present: Collection[str]) -> Mapping[str, frozenset[int]]:
+        """Lost ranks to start now, by their node; `present`: the nodes whose agents answer.
+
+        Only while all that is left is at work, and each rank once in a generation: one that ends again is no use.
+        """
+        at_work = care.running and care.running <= marks.priced and not marks.waiting_above(care.generation) & care.running
+        if not at_work or care.interrupted:
+            return {}
+        found: dict[str, frozenset[int]] = {}
+        for member in formation.members:
+            if member.node not in present or member.node in care.barred:
+                continue
+            place = formation.place(member.node)
+            lost = frozenset(range(place.first, place.first + place.ranks)) - care.running
+            fresh = frozenset(rank for rank in lost if rank not in self.started)
+            if fresh:
+                found[member.node] = fresh
+                self.started.update(dict.fromkeys(fresh, care.generation))
+        return found
+
+    def ready(self, care: Care, marks: Marks) -> frozenset[int]:
+        """Those that were started and have come so far that they can be taken in."""
+        return (frozenset(self.started) - care.running) & marks.priced
+
+    def awaited(self, formation: Formation | None) -> frozenset[str]:
+        """The nodes that these ranks are on: nobody is restarted for them."""
+        return frozenset(formation.node_of(rank) for rank in self.started) if formation is not None else frozenset()
+
+    def settle(self, care: Care) -> None:
+        """Forget those that were taken in, and those that did not come before the next generation."""
+        self.started = {
+            rank: generation
+            for rank, generation in self.started.items()
+            if rank not in care.running and generation == care.generation
+        }
