@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from detectors.statistics.judgement import Finding
 from detectors.supervisor import RankExit
 from node.care import step
 from node.care_states import (
@@ -27,7 +26,6 @@ from node.care_states import (
     KillRanks,
     KillStuck,
     NotFormed,
-    Noticed,
     Phase,
     PostFailure,
     PostNotice,
@@ -51,25 +49,21 @@ from node.log_shipping import LogShipping
 from node.membership import Membership
 from node.monitors import RankReading
 from node.rank_group import Launch
-from node.rejoining import Rejoining
+from node.rejoining import RejoiningRanks
 from node.reports import (
     attempt_document,
     end_document,
     failure_document,
     heartbeat_document,
     notice_document,
-    unreachable_sentence,
+    noticed,
+    unreachable_notice,
 )
 
-__all__ = ["TICK_SECONDS", "TOLD", "Agent"]
+__all__ = ["TICK_SECONDS", "Agent"]
 
 TICK_SECONDS = 0.1
 FINISH_SECONDS = 5.0
-# What stops a job from getting anywhere is told as a failure; anything else is a line among the others.
-TOLD = frozenset((Finding.HANG, Finding.NOT_FINITE, Finding.LOSS_SPIKE))
-# Of these the first bad step is where to go back before.
-NUMBERS = frozenset((Finding.NOT_FINITE, Finding.LOSS_SPIKE))
-UNREACHABLE = "node_unreachable"
 
 
 class Agent:
@@ -104,7 +98,7 @@ class Agent:
         self._own = own or Member(launch.node, launch.ranks, launch.host)
         self._gathering = Gathering(crew, self._own, launch.bounds)
         self._membership = Membership(self._local, crew, launch.bounds)
-        self._rejoining = Rejoining()
+        self._rejoining = RejoiningRanks(self._local, crew, self._own.node, say)
         self._starting: Formation | None = None
         self._held: CommandArrived | None = None
         self.link: ServiceLink | None = None
@@ -220,24 +214,6 @@ class Agent:
             self._local.flush(before.exits, before.generation)
             self._post(self._failure(before, before.failures))
         self._report_attempt(self._state.care.cause, action.command)
-
-    def _rejoin(self, care: Care, formation: Formation) -> None:
-        """Start lost ranks anew where their node is there, and take in those that are ready."""
-        self._rejoining.settle(care)
-        marks = self._membership.marks(care)
-        present = {self._own.node, *(self._crew.present() if self._crew is not None else ())}
-        meeting = self._local.group.placement.meeting
-        for node, ranks in self._rejoining.to_start(care, formation, marks, present).items():
-            self._say(f"ranks {sorted(ranks)} on {node} are started anew, to be taken in")
-            if node == self._own.node:
-                try:
-                    self._local.rejoin(care.generation, ranks, formation.place(node), meeting)
-                except KeeperError as problem:
-                    self._say(f"they cannot be started: {problem}")
-            elif self._crew is not None:
-                self._crew.rejoin(node, formation, meeting, ranks)
-        if ready := self._rejoining.ready(care, marks):
-            self.put(Rejoined(ready))
 
     def _signal(self, ranks: frozenset[int], number: int) -> frozenset[int]:
         """Those that nobody can reach come back."""
@@ -374,9 +350,9 @@ class Agent:
             formation, (_, saved) = self._state.formation, reach_of(readings, self._crew)
             if (peers := self._membership.look(care, formation, now)) is not None:
                 self.put(peers)
-            if formation is not None and self._local.group.placement.store_served:
-                self._rejoin(care, formation)
-            if returned := self._gathering.returned(formation, saved, care.barred | self._rejoining.awaited(formation)):
+            if back := self._rejoining.look(care, formation, self._membership):
+                self.put(Rejoined(back))
+            if returned := self._gathering.returned(formation, saved, care.barred | self._rejoining.nodes(formation)):
                 self.put(Returned(returned))
         elif self._gathering.action is not None:
             self.wake()
@@ -387,13 +363,8 @@ class Agent:
 
     def _judge(self, readings: Mapping[int, RankReading], now: float) -> None:
         for judgement in self._local.judge(readings, self._state.care.running, self._state.care.generation, now):
-            gone = self._gathering.gone()
-            if judgement.finding in TOLD and judgement.firm:
-                bad_since = judgement.began if judgement.finding in NUMBERS else None
-                self.put(Noticed(judgement.finding.value, judgement.rank, judgement.why, bad_since))
-            elif judgement.finding is Finding.HANG and gone:
-                why = unreachable_sentence(gone[0].node, self._launch.node, gone[0].why, judgement)
-                self.put(Noticed(UNREACHABLE, None, why))
+            if (found := noticed(judgement, self._gathering.gone(), self._launch.node)) is not None:
+                self.put(found)
 
     def _tell_gone(self) -> None:
         """Nodes that went out of reach while a failure is being dealt with: the decision about it may have to be another one."""
@@ -402,9 +373,7 @@ class Agent:
             if formation is None or self.link is None:
                 continue
             care = replace(self._state.care, generation=formation.generation)
-            notice = PostNotice(
-                None, f"node {item.node} cannot be reached from {self._launch.node}: {item.why}", f"{UNREACHABLE}:{item.node}"
-            )
+            notice = unreachable_notice(item, self._launch.node)
             document = notice_document(self._launch.job, self._node_of, care, notice, *self._told())
             self.link.report(Outgoing(lambda client, it=document: client.report_failure(self._launch.job, it), notice.why))  # type: ignore[misc]
 

@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from detectors.supervisor import RankExit, first_failure
-from node.agent import TICK_SECONDS, TOLD
+from node.agent import TICK_SECONDS
 from node.care_states import Care, Command, CommandArrived, Event, Exited, Interrupted, Phase, Raised
 from node.crew import Gone
 from node.formation import Formation, formation_of
 from node.job_state import JobFolder, JobState
 from node.keeper_client import KeeperError
 from node.leader_line import LeaderLine, Lost, Said, beat_message, join_message
+from node.leaderless import leaderless_document, left_alone, promoted
 from node.link import ServiceLink
 from node.local_ranks import LocalRanks
 from node.log_shipping import LogShipping
@@ -28,7 +29,7 @@ from node.monitors import RankReading
 from node.rank_group import Launch
 from node.ranks import StoreAddress
 from node.reforming import Marks
-from node.reports import failure_document, heartbeat_document
+from node.reports import TOLD, heartbeat_document
 
 __all__ = ["FollowingAgent", "Promotion"]
 
@@ -183,8 +184,7 @@ class FollowingAgent:
             return
         self._state = replace(self._state, care=replace(care, phase=Phase.RUNNING))
         self._save()
-        processes = [[rank, process.pid] for rank, process in self._local.group.processes.items()]
-        self._line.send({"op": "started", "generation": generation, "processes": processes})
+        self._tell_started(generation)
         self._carried_out(f"{place.ranks} ranks started")
 
     def _reform(self, message: Mapping[str, Any]) -> None:
@@ -213,23 +213,25 @@ class FollowingAgent:
 
     def _rejoin(self, message: Mapping[str, Any]) -> None:
         """Start lost ranks of this node beside those of other nodes that went on without them."""
-        formation, ranks = formation_of(message["formation"]), frozenset(message["ranks"])
-        care = self._state.care
+        formation, store = formation_of(message["formation"]), StoreAddress(**message["store"])
+        care, generation = self._state.care, formation.generation
         if not care.running:
             self._local.group.kill_all()
-            care = replace(care, phase=Phase.RUNNING, generation=formation.generation, ranks=formation.world, formed=True)
-            care = replace(care, exits=(), raised=())
+            care = replace(
+                care, phase=Phase.RUNNING, generation=generation, ranks=formation.world, formed=True, exits=(), raised=()
+            )
         self._state = replace(self._state, care=care, formation=formation)
-        place = formation.place(self._launch.node)
         try:
-            self._local.rejoin(formation.generation, ranks, place, StoreAddress(**message["store"]))
+            self._local.rejoin(generation, frozenset(message["ranks"]), formation.place(self._launch.node), store)
         except KeeperError as problem:
-            self._say(f"ranks {sorted(ranks)} cannot be started: {problem}")
+            self._say(f"lost ranks cannot be started anew: {problem}")
             return
         self._save()
-        self._say(f"ranks {sorted(ranks)} are started anew, to be taken in")
+        self._tell_started(generation)
+
+    def _tell_started(self, generation: int) -> None:
         processes = [[rank, process.pid] for rank, process in self._local.group.processes.items()]
-        self._line.send({"op": "started", "generation": formation.generation, "processes": processes})
+        self._line.send({"op": "started", "generation": generation, "processes": processes})
 
     def _carried_out(self, what: str) -> None:
         command, generation = self._command, self._state.care.generation
@@ -303,30 +305,8 @@ class FollowingAgent:
         if event is None or self._line.up or not nodes or nodes[0] != self._launch.node:
             return None
         self._say("this node leads from now on: the service goes on without the one that did")
-        return Promotion(self._promoted(event), event)
-
-    def _promoted(self, event: CommandArrived) -> JobState:
-        """The job as its new leader knows it: ranks of the nodes that go on, and those of the others as fenced off."""
-        care, now = self._state.care, time.monotonic()
-        formation, nodes = self._state.formation, event.command.args.get("nodes") or ()
-        named = frozenset(rank for node in nodes for rank in (formation.ranks_of(node) if formation is not None else ()))
-        # What became of the ranks of the other nodes that go on, their agents tell when they come.
-        running = care.running | (named - self._local.ranks)
-        others = frozenset(range(care.ranks)) - self._local.ranks - running
-        fenced = tuple(RankExit(rank, care.generation, None, None, time.time(), by_us=True) for rank in sorted(others))
-        care = replace(
-            care,
-            phase=Phase.FAILED,
-            running=running,
-            exits=(*care.exits, *fenced),
-            failed_at=now,
-            last_exit_at=now,
-            posted=True,
-            accepted_at=now,
-            heard_at=now,
-            why="the leader is lost",
-        )
-        return replace(self._state, care=care, leads=True, placement=self._local.group.placement)
+        state = replace(self._state, placement=self._local.group.placement)
+        return Promotion(promoted(state, self._local.ranks, event.command), event)
 
     def _answer(self, command: Command, status: str, detail: str) -> None:
         care = self._state.care
@@ -389,34 +369,19 @@ class FollowingAgent:
 
     def _report_alone(self, now: float) -> None:
         """A failure that the leader will not report: it is gone. Where ranks wait for those of its node, that is the failure."""
-        care, formation = self._state.care, self._state.formation
-        left = self._marks.waiting_above(care.generation) if self._line.gone is not None else frozenset()
-        if self._failed_at is None and left:
-            self._failed_at = now
-        if self._failed_at is None or self._posted == care.generation or now - self._failed_at < SETTLE_SECONDS:
+        care, gone = replace(self._state.care, elastic=self._marks.elastic), self._line.gone
+        if gone is None or self.link is None:
             return
-        failed = [item for item in care.exits if item.failed]
-        if not failed and left and formation is not None:
-            why = f"node {formation.leader.node} does not answer"
-            lost = formation.ranks_of(formation.leader.node)
-            failed = [RankExit(rank, care.generation, None, None, time.time(), error=why) for rank in lost]
-        if not failed or self.link is None or self._line.gone is None:
+        failed = left_alone(care, self._state.formation, gone, self._marks)
+        if self._failed_at is None and failed:
+            self._failed_at = now
+        if not failed or self._posted == care.generation or now - (self._failed_at or now) < SETTLE_SECONDS:
             return
         self._posted = care.generation
         first = first_failure(failed)
         self._say(f"reporting the failure of rank {first.rank if first else '?'} in the leader's place")
-        beat = self._beat()
-        gone = [{"node": self._line.gone.node, "since": self._line.gone.since, "why": self._line.gone.why}]
-        node = self._launch.node
-        care = replace(care, elastic=self._marks.elastic)
-
-        def node_of(rank: int | None) -> str:
-            return node if formation is None or rank is None else formation.node_of(rank)
-
-        document = failure_document(self._launch.job, node, node_of, care, failed, beat["step"], beat["checkpointed"], gone)
-        self.link.report_failure(
-            {**document, "idempotency_key": f"{document['idempotency_key']}:{node}"}, self._local.shipping.last_batch
-        )
+        document = leaderless_document(self._launch, self._state.formation, care, failed, self._beat(), gone)
+        self.link.report_failure(document, self._local.shipping.last_batch)
 
     def _save(self) -> None:
         self._state = replace(self._state, placement=self._local.group.placement, leads=False)

@@ -5,14 +5,18 @@ For ranks whose going on has a price: the sooner they are all there again, the l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from node.care_states import Care
+from node.crew import Crew
 from node.formation import Formation
+from node.keeper_client import KeeperError
+from node.local_ranks import LocalRanks
+from node.membership import Membership
 from node.reforming import Marks
 
-__all__ = ["Rejoining"]
+__all__ = ["Rejoining", "RejoiningRanks"]
 
 
 @dataclass(slots=True)
@@ -45,10 +49,6 @@ class Rejoining:
         """Those that were started and have come so far that they can be taken in."""
         return (frozenset(self.started) - care.running) & marks.priced
 
-    def awaited(self, formation: Formation | None) -> frozenset[str]:
-        """The nodes that these ranks are on: nobody is restarted for them."""
-        return frozenset(formation.node_of(rank) for rank in self.started) if formation is not None else frozenset()
-
     def settle(self, care: Care) -> None:
         """Forget those that were taken in, and those that did not come before the next generation."""
         self.started = {
@@ -56,3 +56,37 @@ class Rejoining:
             for rank, generation in self.started.items()
             if rank not in care.running and generation == care.generation
         }
+
+
+class RejoiningRanks:
+    """The same, carried out on this node and, through the crew, on others. `crew` None: the job is on one node."""
+
+    def __init__(self, local: LocalRanks, crew: Crew | None, node: str, say: Callable[[str], None]) -> None:
+        self._local = local
+        self._crew = crew
+        self._node = node
+        self._say = say
+        self._under_way = Rejoining()
+
+    def nodes(self, formation: Formation | None) -> frozenset[str]:
+        """Where ranks are started anew: nobody is restarted for these nodes."""
+        return frozenset(formation.node_of(rank) for rank in self._under_way.started) if formation is not None else frozenset()
+
+    def look(self, care: Care, formation: Formation | None, membership: Membership) -> frozenset[int]:
+        """Start lost ranks anew where their node is there; those that are ready to be taken in."""
+        meeting = self._local.group.placement.meeting
+        if formation is None or not meeting.served:
+            return frozenset()
+        self._under_way.settle(care)
+        marks = membership.marks(care)
+        present = {self._node, *(self._crew.present() if self._crew is not None else ())}
+        for node, ranks in self._under_way.to_start(care, formation, marks, present).items():
+            self._say(f"ranks {sorted(ranks)} on {node} are started anew, to be taken in")
+            if node == self._node:
+                try:
+                    self._local.rejoin(care.generation, ranks, formation.place(node), meeting)
+                except KeeperError as problem:
+                    self._say(f"they cannot be started: {problem}")
+            elif self._crew is not None:
+                self._crew.rejoin(node, formation, meeting, ranks)
+        return self._under_way.ready(care, marks)

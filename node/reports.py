@@ -6,27 +6,34 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from detectors.statistics.judgement import Judgement
+from detectors.statistics.judgement import Finding, Judgement
 from detectors.supervisor import RankExit, first_failure
-from node.care_states import Care, PostNotice
+from node.care_states import Care, Noticed, PostNotice
 from node.crew import Gone
 from node.going_on import can_go_on, survivors
 from node.job_state import JobState
 from node.monitors import RankReading
 
 __all__ = [
+    "TOLD",
     "attempt_document",
     "end_document",
     "failure_document",
     "heartbeat_document",
     "notice_document",
+    "noticed",
     "registration_document",
-    "unreachable_sentence",
+    "unreachable_notice",
 ]
 
 # A rank that says nothing new for this long is told as silent; a word, not a judgement.
 SILENT_SECONDS = 10.0
 MAX_ERROR_CHARACTERS = 8192
+# What stops a job from getting anywhere is told as a failure; anything else is a line among the others.
+TOLD = frozenset((Finding.HANG, Finding.NOT_FINITE, Finding.LOSS_SPIKE))
+# Of these the first bad step is where to go back before.
+NUMBERS = frozenset((Finding.NOT_FINITE, Finding.LOSS_SPIKE))
+UNREACHABLE = "node_unreachable"
 
 
 def registration_document(
@@ -182,8 +189,19 @@ def notice_document(
     return document if notice.bad_since is None else {**document, "bad_since": notice.bad_since}
 
 
-def unreachable_sentence(node: str, own: str, why: str, judgement: Judgement) -> str:
-    return f"node {node} cannot be reached from {own} ({why}), and its peers get nowhere: {judgement.why}"
+def noticed(judgement: Judgement, gone: Sequence[Gone], own: str) -> Noticed | None:
+    """What a judgement about the ranks of node `own` is told as; None where it is a line among the others."""
+    if judgement.finding in TOLD and judgement.firm:
+        bad_since = judgement.began if judgement.finding in NUMBERS else None
+        return Noticed(judgement.finding.value, judgement.rank, judgement.why, bad_since)
+    if judgement.finding is not Finding.HANG or not gone:
+        return None
+    why = f"node {gone[0].node} cannot be reached from {own} ({gone[0].why}), and its peers get nowhere: {judgement.why}"
+    return Noticed(UNREACHABLE, None, why)
+
+
+def unreachable_notice(gone: Gone, own: str) -> PostNotice:
+    return PostNotice(None, f"node {gone.node} cannot be reached from {own}: {gone.why}", f"{UNREACHABLE}:{gone.node}")
 
 
 def noticed_line(notice: PostNotice) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sqlalchemy import select
@@ -12,14 +12,15 @@ from sqlalchemy.orm import Session
 from recovery.decision import Decision, DirectiveKind
 from recovery.drivers.slurm import SlurmSite
 from recovery.planning.alternatives import AlternativeKind
-from recovery.states import Planned
+from recovery.policy import Situation, taken_out
+from recovery.states import Planned, Recovery
 from service.scheduling import Hand, hand_of
-from service.situations import has_agent, nodes_of
+from service.situations import has_agent, nodes_of, ranks_to_do_without
 from service.store.jobs import Attempt, Job, current_attempt
 from service.store.recoveries import RecoveryRow
 from service.timeline import add_timeline
 
-__all__ = ["FailurePlanner", "Outlook", "planned", "tell_prices", "tell_taken_back"]
+__all__ = ["FailurePlanner", "Outlook", "planned", "tell_prices", "tell_taken_back", "with_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,19 @@ class FailurePlanner(Protocol):
 
     def settle(self, session: Session, row: RecoveryRow, decision: Decision, now: float) -> bool:
         """Set going what other jobs must do for this decision; True where the job is to wait for them, and be told."""
+
+
+def with_plan(
+    session: Session, planner: FailurePlanner, state: Recovery, situation: Situation, now: float
+) -> tuple[Situation, Outlook | None]:
+    """The situation with what a plan for the whole cluster says of it, and what that was chosen from."""
+    lost = taken_out(situation)
+    ended = ranks_to_do_without(session, state, situation, lost)
+    plan = planner.after_failure(session, state.job, lost, now, ended) if lost or ended else None
+    if plan is None or not (lost or plan.adapts):
+        return situation, plan
+    job = replace(situation.job, planned=plan.nodes, planned_why=plan.why, adapts=plan.adapts)
+    return replace(situation, job=job), plan
 
 
 def tell_prices(session: Session, incident: int, outlook: Outlook, now: float) -> None:

@@ -22,7 +22,7 @@ from recovery.decision import CLUSTER_ACTIONS, Action, DirectiveKind, Mode
 from recovery.drivers.local import agent_commands
 from recovery.envelope import review
 from recovery.node_return import Faulted
-from recovery.policy import Situation, decide, taken_out
+from recovery.policy import Situation, decide
 from recovery.states import (
     Act,
     AskApproval,
@@ -57,17 +57,9 @@ from service.fleet import fleet_of
 from service.incidents import FailureReport, apply_diagnosis, open_or_update_incident
 from service.losses import awaits_leases
 from service.node_returns import NodeReturns
-from service.placements import FailurePlanner, Outlook, planned, tell_prices
+from service.placements import FailurePlanner, Outlook, planned, tell_prices, with_plan
 from service.scheduling import Hand, hand_of, requeues, would_ask
-from service.situations import (
-    frozen,
-    lost_of,
-    nodes_of,
-    observations,
-    ranks_to_do_without,
-    situation_of,
-    step_before,
-)
+from service.situations import frozen, lost_of, nodes_of, observations, situation_of, step_before
 from service.store import Store
 from service.store.database import hold_lock
 from service.store.events import publish_event
@@ -190,15 +182,7 @@ class Recoveries:
         known = diagnosis or _stored_diagnosis(session, row)
         again = requeues(session, row.job, self.returns.drivers.slurm)
         found = situation_of(session, row, state, known, asked, now, self.rules, self._leases_known(now), again)
-        if self.planner is None or again:
-            return found, None
-        lost = taken_out(found)
-        ended = ranks_to_do_without(session, state, found, lost)
-        plan = self.planner.after_failure(session, row.job, lost, now, ended) if lost or ended else None
-        if plan is None or not (lost or plan.adapts):
-            return found, plan
-        job = replace(found.job, planned=plan.nodes, planned_why=plan.why, adapts=plan.adapts)
-        return replace(found, job=job), plan
+        return (found, None) if self.planner is None or again else with_plan(session, self.planner, state, found, now)
 
     def state_of(self, row: RecoveryRow) -> Recovery:
         return STATE.validate_python(row.state)

@@ -192,7 +192,6 @@ def test_lost_ranks_are_started_anew_once_where_their_node_is_there() -> None:
     assert rejoining.to_start(present, formation, marks, {"n1"}) == {} and not rejoining.ready(present, marks)
     assert rejoining.to_start(replace(present, barred=frozenset({"n2"})), formation, marks, {"n1", "n2"}) == {}
     assert rejoining.to_start(present, formation, marks, {"n1", "n2"}) == {"n2": {2, 3}}
-    assert rejoining.awaited(formation) == {"n1", "n2"}
     assert rejoining.ready(present, replace(marks, priced=frozenset({0, 1}))) == {1}
     # What did not come before the next generation is begun anew in it.
     rejoining.settle(replace(present, generation=4, running=frozenset({0, 1})))
