@@ -66,7 +66,6 @@ class FollowingAgent:
         self._folder = folder
         self._state = state
         self._say = say
-        self._port = port
         self._events: queue.SimpleQueue[Event | Said | Lost] = queue.SimpleQueue()
         self._local = LocalRanks(
             launch,
@@ -77,7 +76,12 @@ class FollowingAgent:
             lambda item: self.put(Exited(item)),
             lambda item: self.put(Raised(item)),
         )
-        self._line = LeaderLine(lambda: addresses(self._state.formation), self._join, self._beat, self._events.put)
+        self._line = LeaderLine(
+            lambda: addresses(self._state.formation),
+            lambda: join_message(launch, self._state.care, port, self._marks),
+            self._beat,
+            self._events.put,
+        )
         self._command: CommandArrived | None = None
         self._failed_at: float | None = None
         self._posted = -1
@@ -118,8 +122,6 @@ class FollowingAgent:
             self._line.close()
             return ended
         return self._finish(ended)
-
-    # What the leader, the ranks, the service and the user say.
 
     def _handle(self, event: Event | Said | Lost) -> int | Promotion | None:
         match event:
@@ -269,8 +271,6 @@ class FollowingAgent:
         self._local.group.signal(self._state.care.running, number)
         self._interrupted_at = time.monotonic()
 
-    # Commands of the service.
-
     def _command_arrived(self, event: CommandArrived) -> Promotion | None:
         command, care = event.command, self._state.care
         if command.id in care.done:
@@ -316,9 +316,6 @@ class FollowingAgent:
         if self.link is not None:
             self.link.report_result(command.id, {"status": status, "generation": care.generation, "detail": detail})
 
-    def _join(self) -> Mapping[str, Any]:
-        return join_message(self._launch, self._state.care, self._port, self._marks)
-
     def _beat(self) -> Mapping[str, Any]:
         readings = (self._seen[1] if self._seen is not None else {}).values()
         return beat_message(self._state.care.generation, readings, self._marks)
@@ -328,8 +325,6 @@ class FollowingAgent:
         leader = formation.leader.node if formation is not None else "the leader"
         self._line.gone = Gone(leader, time.time(), why)
         self._say(f"node {leader} does not answer: {why}; the ranks here are left alone")
-
-    # What nobody tells us of.
 
     def _look(self, now: float) -> int | None:
         care = self._state.care
