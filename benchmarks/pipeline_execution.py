@@ -19,11 +19,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from cli.stories.observing import processes_of
+from cli.stories.stage import open_stage
 from pitstop.pipeline import Membership, PipelinePlan, publish, regrouped
 from recovery.planning.pipeline.bounds import one_f_one_b
 from recovery.planning.pipeline.model import Mode, Problem, Worker
+from recovery.planning.pipeline.plan_set import compute_plan_set, save_plan_set
 from recovery.planning.pipeline.planner import plan
-from recovery.planning.pipeline.specification import Specification, answer
+from recovery.planning.pipeline.specification import Specification, answer, document_of
 from tests.node.peer import ROOT
 from tests.sdk.pipeline_job import Job, Reference
 
@@ -95,27 +98,56 @@ def periods() -> Iterator[str]:
 
 
 def in_place(problem: Problem, leaving: Collection[str] = ()) -> tuple[float, Sequence[float]]:
-    """Kill one of twelve and go on by `problem` without `leaving` either: when it died, and when iterations ended."""
+    """Kill one of twelve and go on by `problem` without `leaving` either: when it died, and when iterations ended. Plans are
+    computed ahead."""
     healthy = Problem(REPLICAS, STAGES, MICROBATCHES, activation_cap=6)
     victim = "w{}{}".format(*LOST)
-    told = document(problem)
+    told, before = document(problem), document(healthy)
     iterations = HEALTHY + int(WINDOW / (told["period"] * UNIT)) + 1
     with tempfile.TemporaryDirectory() as folder:
         job = Job(Path(folder), SHAPE, iterations, seconds=UNIT, hangs=[(victim, HEALTHY)])
         try:
-            publish(job.store, 1, document(healthy), members(healthy))
+            publish(job.store, 1, before, members(healthy))
             job.start(*members(healthy))
             job.store.wait([f"hangs/{victim}"])
             died = time.monotonic()
             job.kill(victim)
             for member in leaving:
                 job.kill(member)
-            present = Membership(1, PipelinePlan.from_document(document(healthy)), members(healthy), {})
+            present = Membership(1, PipelinePlan.from_document(before), members(healthy), {})
             found = regrouped(present, told, lost={victim, *leaving})
             publish(job.store, found.generation, told, found.workers, found.sources)
             return died, ended(job.wait())
         finally:
             job.stop()
+
+
+def by_pitstop(healthy: Problem) -> tuple[float, Sequence[float]]:
+    """Under `pitstop run` and a service: the recovery decides, the others go on, and the lost rank is taken back."""
+    with tempfile.TemporaryDirectory() as name, open_stage(Path(name) / "stage") as stage:
+        save_plan_set(compute_plan_set(healthy, 3), stage.folder / "plans")
+        stage.serve()
+        schedule = document_of(healthy) | {"unit_seconds": UNIT, "regroup_seconds": 5.0}
+        stage.post("/api/v1/jobs", job="bench", ranks=REPLICAS * STAGES, layout={"pipeline_schedule": schedule})
+        command = [sys.executable, str(ROOT / "tests/sdk/pipeline_rank.py"), str(stage.folder), str(UNIT), "1000"]
+        stage.start("bench", "run", "--job", "bench", "--ranks", str(REPLICAS * STAGES), "--no-spare", "--", *command)
+
+        def iterations() -> list[float]:
+            """When the last rank ended each, as far as all but one have."""
+            ends: dict[int, dict[int, float]] = {}
+            for rank in range(REPLICAS * STAGES):
+                path = stage.folder / f"times-{rank}.txt"
+                for line in path.read_text().splitlines() if path.exists() else ():
+                    index, end = line.split()
+                    ends.setdefault(int(index), {})[rank] = float(end)
+            return sorted(max(told.values()) for told in ends.values() if len(told) >= REPLICAS * STAGES - 1)
+
+        stage.wait_for("healthy iterations", lambda: len(iterations()) >= HEALTHY, 180)
+        processes = processes_of(stage, "bench")
+        died = time.monotonic()
+        os.kill(processes[LOST[0] * STAGES + LOST[1]], signal.SIGKILL)
+        time.sleep(WINDOW)
+        return died, iterations()
 
 
 def by_torchrun(healthy: Problem, smaller: Problem) -> tuple[float, Sequence[float]]:
@@ -185,10 +217,12 @@ def one_of_twelve() -> Iterator[str]:
     healthy = Problem(REPLICAS, STAGES, MICROBATCHES, activation_cap=STAGES, mode=Mode.COUPLED)
     assert one_f_one_b(plain) == plan(plain).period
     best = 0.0
+    whole = Problem(REPLICAS, STAGES, MICROBATCHES, activation_cap=6)
     ways: list[tuple[str, Problem, Callable[[], tuple[float, Sequence[float]]]]] = [
         ("adapted: staggered, 11 workers", adapted, lambda: in_place(adapted)),
         ("shrunk in place: staggered, 2 replicas", smaller, lambda: in_place(smaller, rest)),
         ("shrunk in place: 1F1B, 2 replicas", plain, lambda: in_place(plain, rest)),
+        ("adapted by a service, the lost one taken back", adapted, lambda: by_pitstop(whole)),
         ("torchrun: started again, 1F1B, 2 replicas", plain, lambda: by_torchrun(healthy, plain)),
     ]
     for what, problem, go_on in ways:
@@ -207,8 +241,9 @@ def run() -> str:
     )
     after = (
         f"All do {TOTAL} micro-batches an iteration. Counted are those of iterations that ended within {WINDOW:.0f} s of"
-        " the kill. torchrun has one agent a replica, waits for late agents for 1 s only (30 s by default), and pays for no"
-        " checkpoint and no lost iteration."
+        " the kill. The first three are told at once; the fourth has the whole of Pitstop in it: a failure is noticed, reported,"
+        " diagnosed and decided, and the killed rank is started anew and taken back meanwhile. torchrun has one agent a replica,"
+        " waits for late agents for 1 s only (30 s by default), and pays for no checkpoint and no lost iteration."
     )
     parts = [
         "# Running pipeline plans",
