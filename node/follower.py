@@ -217,11 +217,10 @@ class FollowingAgent:
         """Start lost ranks of this node beside those of other nodes that went on without them."""
         formation, store = formation_of(message["formation"]), StoreAddress(**message["store"])
         care, generation = self._state.care, formation.generation
-        if not care.running:
+        if care.generation != generation or not care.running:
+            # What is left here of another generation is over.
             self._local.group.kill_all()
-            care = replace(
-                care, phase=Phase.RUNNING, generation=generation, ranks=formation.world, formed=True, exits=(), raised=()
-            )
+            care = Care(Phase.RUNNING, formation.world, generation, formed=True, max_restarts=care.max_restarts, done=care.done)
         self._state = replace(self._state, care=care, formation=formation)
         try:
             self._local.rejoin(generation, frozenset(message["ranks"]), formation.place(self._launch.node), store)

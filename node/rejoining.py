@@ -21,9 +21,11 @@ __all__ = ["Rejoining", "RejoiningRanks"]
 
 @dataclass(slots=True)
 class Rejoining:
-    """What is under way of it. `started`: by rank, the generation in which it was started anew the last time."""
+    """What is under way of it. `started`: by rank, the generation in which it was started anew the last time; `ending`: ranks
+    have come to the end of their work, so that nobody is missed any more."""
 
     started: dict[int, int] = field(default_factory=dict)
+    ending: bool = False
 
     def to_start(self, care: Care, formation: Formation, marks: Marks, present: Collection[str]) -> Mapping[str, frozenset[int]]:
         """Lost ranks to start now, by their node; `present`: the nodes whose agents answer.
@@ -31,7 +33,7 @@ class Rejoining:
         Only while all that is left is at work, and each rank once in a generation: one that ends again is no use.
         """
         at_work = care.running and care.running <= marks.priced and not marks.waiting_above(care.generation) & care.running
-        if not at_work or care.interrupted:
+        if not at_work or care.interrupted or self.ending:
             return {}
         found: dict[str, frozenset[int]] = {}
         for member in formation.members:
@@ -51,6 +53,7 @@ class Rejoining:
 
     def settle(self, care: Care) -> None:
         """Forget those that were taken in, and those that did not come before the next generation."""
+        self.ending = len(care.running) < care.ranks and (self.ending or any(item.code == 0 for item in care.exits))
         self.started = {
             rank: generation
             for rank, generation in self.started.items()

@@ -133,7 +133,9 @@ def _task(
     wanted = max(present, -(-int(layout.get("max_ranks") or job.ranks) // of_node))
     minimum = present or wanted if job.min_ranks is None else -(-job.min_ranks // of_node)
     model, allowed = _model(layout, job.name)
-    replica = _replica_nodes(layout, of_node)
+    schedule = layout.get("pipeline_schedule")
+    pipeline = None if schedule is None else pipeline_of(schedule, job.name)
+    replica = _replica_nodes(layout, of_node) if pipeline is None else pipeline.replica_nodes
     sizes = Sizes(max(1, minimum), wanted, replica if present % replica == 0 else 1)
     hardware = Hardware(gpus_per_node=of_node)
     points = [Point(row.nodes, row.seconds, _layout(row.layout)) for row in rows if row.ranks == row.nodes * of_node]
@@ -163,7 +165,7 @@ def _task(
         replica if at_present is None else at_present.replica_nodes(hardware),
         held,
         waiting=not present,
-        pipeline=None if layout.get("pipeline_schedule") is None else pipeline_of(layout["pipeline_schedule"], job.name),
+        pipeline=pipeline,
         adapt_seconds=transitions.get(f"{job.name} adapt"),
     )
 

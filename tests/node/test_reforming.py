@@ -193,6 +193,12 @@ def test_lost_ranks_are_started_anew_once_where_their_node_is_there() -> None:
     assert rejoining.to_start(replace(present, barred=frozenset({"n2"})), formation, marks, {"n1", "n2"}) == {}
     assert rejoining.to_start(present, formation, marks, {"n1", "n2"}) == {"n2": {2, 3}}
     assert rejoining.ready(present, replace(marks, priced=frozenset({0, 1}))) == {1}
+    # A rank that came to its end is not missed, nor is any other from then on.
+    done = replace(present, exits=(RankExit(1, 3, 0, None, 1.0),))
+    ending = Rejoining()
+    ending.settle(done)
+    ending.settle(replace(done, exits=(), generation=4))
+    assert ending.to_start(replace(done, generation=4), formation, marks, {"n1", "n2"}) == {}
     # What did not come before the next generation is begun anew in it.
     rejoining.settle(replace(present, generation=4, running=frozenset({0, 1})))
     assert rejoining.started == {}

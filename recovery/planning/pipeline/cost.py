@@ -121,6 +121,11 @@ class PipelineProfile:
     workers_per_node: int = 1
     sharded: bool = False
 
+    @property
+    def replica_nodes(self) -> int:
+        """Nodes that one replica takes."""
+        return -(-self.problem.stages // self.workers_per_node)
+
     def workers_of(self, node: int) -> frozenset[Worker]:
         """The workers on the job's `node`-th node."""
         every = self.problem.replicas * self.problem.stages
