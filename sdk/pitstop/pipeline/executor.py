@@ -16,6 +16,7 @@ from pitstop.monitor import init
 from pitstop.pipeline.meeting import Formed, Meeting, Published
 from pitstop.pipeline.membership import Membership
 from pitstop.pipeline.plan import PipelinePlan, Worker
+from pitstop.pipeline.saved import SavedStages
 from pitstop.pipeline.stage import Stage
 from pitstop.pipeline.state import StageState
 from pitstop.pipeline.transport import Transport
@@ -57,7 +58,8 @@ def _nothing(kind: str, began: float) -> None:
 
 class Executor:
     """One worker's part. `store` and `member`: where generations are published, and this process's name in every membership; or
-    `plans`, a folder of `pitstop pipeline plans`, for the ranks of `pitstop run`: its agent says who is left.
+    `plans`, a folder of `pitstop pipeline plans`, for the ranks of `pitstop run`: its agent says who is left. `checkpoints`: a
+    folder that all workers share, saved to every `save_every` iterations, and begun from where nobody has anything yet.
 
     `after` is called after each operation with its kind and when it began (time.monotonic); the kind of a B that carries its W is
     "BW". `losses` has the loss of each iteration on workers of the last stage, by micro-batch.
@@ -72,6 +74,8 @@ class Executor:
         timeout: float = 60.0,
         after: Callable[[str, float], None] = _nothing,
         plans: Optional[str] = None,
+        checkpoints: Optional[str] = None,
+        save_every: int = 100,
     ) -> None:
         self.task, self.backend, self.timeout, self.after = task, backend, timeout, after
         self.meeting: Meeting = Published(store, member) if plans is None else Formed(plans)
@@ -86,6 +90,8 @@ class Executor:
         self._membership: Optional[Membership] = None
         self.worker: Worker = (-1, -1)
         self._holds: Optional[Worker] = None
+        self._saved = None if checkpoints is None else SavedStages(checkpoints)
+        self._save_every = save_every
         self._monitor = init()
         self._seen = self._next = self.meeting.first
         self._settled = -1
@@ -132,6 +138,7 @@ class Executor:
             module = self.task.stage(worker[1])
             self.stage = Stage(module)
             self.state = StageState(module, self.task.optimizer(module))
+            self._begin_from_checkpoint(membership, worker[1])
         self._membership, self.worker = membership, worker
         links = None
         try:
@@ -153,6 +160,23 @@ class Executor:
             elif dist.is_initialized():
                 dist.destroy_process_group()
             return None
+
+    def _begin_from_checkpoint(self, membership: Membership, stage: int) -> None:
+        """The state of a worker that has none and copies none: the first of its job."""
+        if self._saved is None or self.member in membership.sources:
+            return
+        done = self._saved.newest(membership.plan.stages)
+        if done is not None:
+            self._state().unpack(self._saved.load(stage, done))
+
+    def _save(self) -> None:
+        """What all have agreed on, by the first worker of each stage."""
+        state, membership, stage = self._state(), self._membership, self.worker[1]
+        if self._saved is None or membership is None or state.done == 0 or state.done % self._save_every:
+            return
+        with self._monitor.checkpoint():
+            if membership.rank(self.member) == membership.peers(stage)[0]:
+                self._saved.save(stage, state.done, state.pack())
 
     def _all_form(self, membership: Membership) -> bool:
         """Wait until every member is there; False where a newer generation came first. The first word holds, so that all hear the
@@ -211,6 +235,7 @@ class Executor:
         if self._settle(iteration - 1):
             # This iteration saw the parameters of a step that is taken back: run it again.
             return
+        self._save()
         state.step(finite)
         self.peaks[iteration] = self.stage.peak
         self.ends[iteration] = time.monotonic()
