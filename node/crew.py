@@ -5,7 +5,8 @@ What comes from them goes into the leader's queue of events, as if their ranks w
     follower -> leader
     {"op": "ask", "job"}                                       is the leader here? it is welcomed, and no more
     {"op": "join", "job", "node", "ranks", "order", "port", "generation", "running": [rank], "exits": [exit]}
-    {"op": "beat", "generation", "step", "checkpointed", "elastic", "waiting", "stopped"}      {"op": "exited" | "raised", "exit"}
+    {"op": "beat", "generation", "step", "checkpointed", "elastic", "waiting", "stopped", "priced"}
+    {"op": "exited" | "raised", "exit"}
     {"op": "started", "generation", "processes": [[rank, pid]]}      {"op": "start_failed", "generation", "why"}
     {"op": "noticed", "generation", "kind", "rank", "why"}      {"op": "interrupted", "number"}
     leader -> follower

@@ -22,10 +22,13 @@ log = logging.getLogger("pitstop.pipeline_plans")
 
 @dataclass(slots=True)
 class PipelinePlans:
-    """One set of plans for each pipeline that a job declares. `folder`: where they are kept; what is there is not computed."""
+    """One set of plans for each pipeline that a job declares, None where there can be none.
+
+    `folder`: where they are kept; what is there is not computed.
+    """
 
     folder: Path
-    _sets: dict[Problem, PlanSet] = field(default_factory=dict)
+    _sets: dict[Problem, PlanSet | None] = field(default_factory=dict)
 
     def prepare(self, profiles: Iterable[PipelineProfile]) -> None:
         """Have the sets of these pipelines, and forget those of others. Slow for one that is new."""
@@ -33,8 +36,9 @@ class PipelinePlans:
         for problem in wanted - set(self._sets):
             try:
                 self._sets[problem] = self._find(problem)
-            except (PipelineError, OSError) as error:
+            except PipelineError as error:
                 log.warning("no plans for a pipeline of %s x %s: %s", problem.replicas, problem.stages, error)
+                self._sets[problem] = None
         for problem in set(self._sets) - wanted:
             del self._sets[problem]
 
@@ -47,7 +51,10 @@ class PipelinePlans:
             except PipelineError as error:
                 log.warning("%s", error)
         plans = compute_plan_set(problem, min(max(1, problem.replicas * problem.stages // 4), Bounds(problem).most))
-        save_plan_set(plans, folder)
+        try:
+            save_plan_set(plans, folder)
+        except OSError as error:
+            log.warning("plans of a pipeline are not kept: %s", error)
         return plans
 
     def period(self, problem: Problem, failures: int) -> int:

@@ -130,9 +130,8 @@ class Formed:
                 else:
                     time.sleep(POLL_SECONDS)
             return await_membership(self.store, formation.generation - 1, self.member, timeout)
-        except RuntimeError as problem:
-            if not isinstance(problem, dist.DistError):
-                raise
+        except dist.DistError:
+            # The store is that of a generation that is over.
             return None
 
     def _say(self, formation: Formation) -> bool:
