@@ -9,8 +9,8 @@ none of those that ran out together in greater number than machines fail.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rules.signal import Line, Role, Signal, SignalKind, Trust
@@ -69,11 +69,15 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class LeaseReview:
-    """`silent`: judged silent. `unjudged`: ran out together with too many others, `why` says so; both by node name."""
+    """`silent`: judged silent. `unjudged`: ran out together with too many others, `why` says so; both by node name.
+
+    `renewed_at`: the last renewal of each lease that is held.
+    """
 
     silent: tuple[Silence, ...] = ()
     unjudged: tuple[Silence, ...] = ()
     why: str = ""
+    renewed_at: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def suspects_itself(self) -> bool:
@@ -136,7 +140,7 @@ def review_leases(leases: Sequence[Lease], judge: Judge) -> LeaseReview:
     why = ""
     if unjudged:
         why = f"{len(unjudged)} of {len(held)} leases ran out at once (limit {most}): rather we are cut off than they are gone"
-    return LeaseReview(by_node(silent), by_node(unjudged), why)
+    return LeaseReview(by_node(silent), by_node(unjudged), why, {lease.node: min(lease.renewed_at, now) for lease in held})
 
 
 def together(silences: Iterable[Silence]) -> list[list[Silence]]:

@@ -82,7 +82,9 @@ def step(state: Recovery, event: Event, limits: Limits = Limits()) -> Result:
         case NodesLost():
             if state.stage is not Stage.PLANNED or state.is_stop or set(event.nodes) <= set(_excluded(state)):
                 return state, ()
-            return _decide(_again(state, event.at, f"{', '.join(event.nodes)} lost before it could be carried out"))
+            # What failed elsewhere was its doing: the cause is looked for again.
+            why = f"{', '.join(event.nodes)} lost before it could be carried out"
+            return _again(state, event.at, why, Stage.DETECTED), ()
         case Tick():
             return _ticked(state, event, limits)
 
@@ -290,10 +292,10 @@ def _escalate(state: Recovery, at: float, why: str, limits: Limits) -> Result:
     return _decide(replace(again, escalation=state.escalation + 1))
 
 
-def _again(state: Recovery, at: float, why: str) -> Recovery:
-    """Back to deciding. A generation once proposed is spent: some agent may have begun it."""
+def _again(state: Recovery, at: float, why: str, stage: Stage = Stage.DIAGNOSED) -> Recovery:
+    """Back to deciding, or to before it. A generation once proposed is spent: some agent may have begun it."""
     return replace(
-        _to(state, Stage.DIAGNOSED, at, why),
+        _to(state, stage, at, why),
         decision=None,
         generation=state.generation if state.successor is None else state.successor,
         successor=None,

@@ -162,11 +162,16 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         intake = Intake(pool, writer, metrics, storage)
         returns = NodeReturns(store, clock, drivers)
         calls = DriverCalls(store, clock, returns)
-        diagnose = Diagnoses(store, pool, metrics, clock).of_incident
+        etcd = open_etcd(settings)
+        kept = DatabaseLeases(store, settings.lease_seconds) if etcd is None else etcd
+        leases = LeaseWatch(store, clock, kept, lambda: duties.held)
+        diagnose = Diagnoses(store, pool, metrics, clock, leases.reviewed).of_incident
         localizer = Localizations(store, clock)
         planner = Plans(store, clock, PipelinePlans(settings.data_dir / "pipelines"))
         localise = partial(localise_recovery, localizer)
-        recoveries = Recoveries(store, clock, returns, diagnose, localise, rules=rules, started_at=clock(), planner=planner)
+        recoveries = Recoveries(
+            store, clock, returns, diagnose, localise, rules=rules, started_at=clock(), planner=planner, reviewed=leases.reviewed
+        )
         localizer.tell = recoveries.tell
         slurm_watch = SlurmWatch(store, clock, recoveries, drivers.slurm)
         chores = [returns.tick, calls.work, slurm_watch.work, Reconfigurations(store, clock, recoveries).tick]
@@ -195,9 +200,6 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
             work.append(Duty("notifications", NOTIFICATIONS_SECONDS, delivery.work))
             service.reports["notifications"] = delivery.report
         duties = Duties(store, clock, work)
-        etcd = open_etcd(settings)
-        kept = DatabaseLeases(store, settings.lease_seconds) if etcd is None else etcd
-        leases = LeaseWatch(store, clock, kept, lambda: duties.held)
         service.reports["leases"] = leases.report
         service.checks |= {"matcher": pool.check, "writer": writer.check, "storage": storage.check}
         service.reports |= {

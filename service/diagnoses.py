@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from sqlalchemy import select
 
-from detectors.lease import silence_signal
+from detectors.lease import LeaseReview, silence_signal
 from detectors.reading.scan import combine, scan_source, scan_text
 from detectors.reading.sources import Source
 from detectors.reading.text import strip_escapes
@@ -70,12 +70,13 @@ class StreamContent:
 
 @dataclass(frozen=True, slots=True)
 class Diagnoses:
-    """Diagnoses of what is stored. Its methods block: call them from a thread."""
+    """Diagnoses of what is stored. Its methods block: call them from a thread. `reviewed`: the last look at the leases."""
 
     store: Store
     pool: MatcherPool
     metrics: Metrics
     clock: Clock
+    reviewed: Callable[[], LeaseReview] = LeaseReview
 
     def of_incident(self, incident_id: int) -> Diagnosis:
         """The diagnosis of the newest failure of an incident. Raises LookupError where it has none, and as `of_attempt` does."""
@@ -94,7 +95,7 @@ class Diagnoses:
         """
         with self.metrics.diagnosis.labels("attempt").time():
             contents, reports = read_attempt(self.store, job, attempt, generation)
-            contents = (*contents, *told_losses(self.store, job, attempt, generation, self.clock()))
+            contents = (*contents, *told_losses(self.store, job, attempt, generation, self.reviewed()))
             size = sum(len(content.content) for content in contents)
             try:
                 return self.pool.submit(size, rank_contents, contents, reports, self.clock()).result()
@@ -141,13 +142,13 @@ def read_attempt(
     return tuple(contents.values()), reports
 
 
-def told_losses(store: Store, job: str, attempt: int, generation: int | None, now: float) -> list[StreamContent]:
+def told_losses(store: Store, job: str, attempt: int, generation: int | None, leases: LeaseReview) -> list[StreamContent]:
     """What silent leases and their witnesses say of nodes of the attempt."""
     with store.reading() as session:
         ran = find_attempt(session, job, attempt)
         if generation is None or ran is None:
             return []
-        lost = losses_of(session, job, generation, sorted(nodes_of(ran, ())), now)
+        lost = losses_of(session, job, generation, sorted(nodes_of(ran, ())), leases)
     lines = [silence_signal(loss.silence, loss).line for loss in lost]
     return [StreamContent(f"{it.path} of {it.node}", it.text.encode() + b"\n", (1,), None, it.node, it.trust) for it in lines]
 

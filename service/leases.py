@@ -76,7 +76,7 @@ class LeaseWatch:
             leases = self.kept.leases(now)
         except LeasesUnknown as problem:
             # Nobody is judged, and afterwards everybody has a full time to live again.
-            self._judge, self._unknown = None, str(problem)
+            self._judge, self._unknown, self._review = None, str(problem), LeaseReview()
             return self._review
         self._unknown = None
         self._judge = Judge(now, now) if self._judge is None else next_look(self._judge, now)
@@ -91,6 +91,10 @@ class LeaseWatch:
                 for node in sorted(heard):
                     publish_event(session, "node.heard", node, {}, now)
         self._silent = (self._silent | fallen) - heard
+        return self._review
+
+    def reviewed(self) -> LeaseReview:
+        """What the last look came to; from any thread."""
         return self._review
 
     def report(self) -> dict[str, object]:

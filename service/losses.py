@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from detectors.lease import NodeLoss, Silence, Witness, WitnessKind, judge_loss
+from detectors.lease import LeaseReview, NodeLoss, Witness, WitnessKind, judge_loss
 from service.store.incidents import Failure
-from service.store.jobs import Node
 
 __all__ = ["awaits_leases", "losses_of"]
 
@@ -18,14 +17,13 @@ def failures_of(session: Session, job: str, generation: int) -> Sequence[Failure
     return session.scalars(select(Failure).where(Failure.job == job, Failure.generation == generation)).all()
 
 
-def losses_of(session: Session, job: str, generation: int, nodes: Sequence[str], now: float) -> tuple[NodeLoss, ...]:
-    """Those of `nodes` that are lost, by what was reported of this generation.
+def losses_of(session: Session, job: str, generation: int, nodes: Sequence[str], leases: LeaseReview) -> tuple[NodeLoss, ...]:
+    """Those of `nodes` that are lost, by the last look at all leases and what was reported of this generation.
 
-    When more than max(3, 5 %) of all leases are silent at once, or all of them, the service suspects itself and holds none lost.
+    Where no lease is held any more the service suspects itself, and nobody is lost.
     """
-    leases = session.scalars(select(Node).where(Node.lease_until.is_not(None))).all()
-    silent = {node.id: silence_of(node, now) for node in leases if node.lease_until is not None and node.lease_until <= now}
-    if len(silent) > max(3, 0.05 * len(leases)) or len(silent) == len(leases):
+    silent = {silence.node: silence for silence in leases.silent}
+    if len(silent) == len(leases.renewed_at):
         return ()
     witnesses = [
         witness
@@ -35,12 +33,6 @@ def losses_of(session: Session, job: str, generation: int, nodes: Sequence[str],
     ]
     found = (judge_loss(silent[node], witnesses) for node in nodes if node in silent)
     return tuple(loss for loss in found if loss is not None)
-
-
-def silence_of(node: Node, now: float) -> Silence:
-    since = node.lease_until or now
-    age, ttl = now - node.seen_at, since - node.seen_at
-    return Silence(node.id, since, age, f"{node.id} has not renewed its lease for {age:.1f} s (time to live {ttl:.2g} s)")
 
 
 def witnesses_in(failure: Failure, nodes: Sequence[str]) -> Iterator[Witness]:
@@ -63,17 +55,15 @@ def witnesses_in(failure: Failure, nodes: Sequence[str]) -> Iterator[Witness]:
                 yield Witness(WitnessKind.FAILED_COLLECTIVE, node, source, failure.reported_at)
 
 
-def awaits_leases(session: Session, job: str, generation: int, now: float, known_from: float) -> bool:
+def awaits_leases(session: Session, job: str, generation: int, leases: LeaseReview, is_known: bool) -> bool:
     """Whether a node that others cannot reach may still turn out to be lost: its lease neither ran out nor was renewed since.
 
-    That is settled within a lease's time to live, and then one decision is made instead of two. `known_from`: before that, after
-    the service's own start, a lease that ran out says nothing.
+    That is settled within a lease's time to live, and then one decision is made instead of two. `is_known`: False after the
+    service's own start, when a lease that ran out says nothing yet.
     """
-    for failure in failures_of(session, job, generation):
-        for item in failure.report.get("unreachable") or ():
-            node = session.get(Node, str(item["node"]))
-            if node is None or node.lease_until is None or node.seen_at > failure.reported_at:
-                continue
-            if now < max(node.lease_until, known_from):
-                return True
-    return False
+    settled = {silence.node for silence in (*leases.silent, *leases.unjudged)} if is_known else set()
+    return any(
+        node in leases.renewed_at and node not in settled and leases.renewed_at[node] <= failure.reported_at
+        for failure in failures_of(session, job, generation)
+        for node in (str(item["node"]) for item in failure.report.get("unreachable") or ())
+    )

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from detectors.lease import LeaseReview
 from recovery.decision import CLUSTER_ACTIONS, Action, DirectiveKind, Mode
 from recovery.drivers.local import agent_commands
 from recovery.envelope import review
@@ -99,7 +100,8 @@ def not_established(_incident_id: int) -> Diagnosis:
 
 @dataclass(slots=True)
 class Recoveries:
-    """The durable runner. Its methods that take a session belong to the caller's transaction."""
+    """The durable runner. Its methods that take a session belong to the caller's transaction. `reviewed`: the last look at the
+    leases."""
 
     store: Store
     clock: Callable[[], float]
@@ -110,6 +112,7 @@ class Recoveries:
     rules: Sequence[Rule] = ()
     started_at: float = 0.0
     planner: FailurePlanner | None = None
+    reviewed: Callable[[], LeaseReview] = LeaseReview
     name: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
 
     def report(self, session: Session, report: FailureReport) -> RecoveryRow:
@@ -181,7 +184,7 @@ class Recoveries:
     ) -> tuple[Situation, Outlook | None]:
         known = diagnosis or _stored_diagnosis(session, row)
         again = requeues(session, row.job, self.returns.drivers.slurm)
-        found = situation_of(session, row, state, known, asked, now, self.rules, self._leases_known(now), again)
+        found = situation_of(session, row, state, known, asked, now, self.rules, self._leases(now), again)
         return (found, None) if self.planner is None or again else with_plan(session, self.planner, state, found, now)
 
     def state_of(self, row: RecoveryRow) -> Recovery:
@@ -197,8 +200,8 @@ class Recoveries:
         with self.store.reading() as session:
             row = session.get_one(RecoveryRow, recovery_id)
             undiagnosed = row.stage == Stage.DETECTED.value
-            known_from = self.started_at + LEASE_GRACE_SECONDS
-            if undiagnosed and awaits_leases(session, row.job, row.generation, self.clock(), known_from):
+            known = self._leases_known(self.clock())
+            if undiagnosed and awaits_leases(session, row.job, row.generation, self.reviewed(), known):
                 return False
             if not undiagnosed and not self._news(session, row):
                 return False
@@ -214,8 +217,8 @@ class Recoveries:
         """What has happened since, if it changes anything."""
         state, now = STATE.validate_python(row.state), self.clock()
         events = [*observations(session, state, row.created_at, now), Tick(now)]
-        if state.stage is Stage.PLANNED and self._leases_known(now):
-            events.insert(0, NodesLost(now, lost_of(session, row, now)))
+        if state.stage is Stage.PLANNED:
+            events.insert(0, NodesLost(now, lost_of(session, row, self._leases(now))))
         changed, commands = state, 0
         for event in events:
             changed, given = step(changed, event, self.limits)
@@ -225,6 +228,9 @@ class Recoveries:
     def _leases_known(self, now: float) -> bool:
         """After our own start every lease is given time to be renewed before any is judged."""
         return now >= self.started_at + LEASE_GRACE_SECONDS
+
+    def _leases(self, now: float) -> LeaseReview:
+        return self.reviewed() if self._leases_known(now) else LeaseReview()
 
     def _claim(self, recovery_id: int) -> int | None:
         """The incident to diagnose, where nobody else is at it."""

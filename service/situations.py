@@ -8,6 +8,7 @@ from dataclasses import replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from detectors.lease import LeaseReview
 from recovery.decision import CLUSTER_ACTIONS, DEFAULT_MODES, FAR_ACTIONS, Action, Mode
 from recovery.envelope import free_spares, review
 from recovery.policy import Budget, JobFacts, Situation, taken_out
@@ -124,12 +125,12 @@ def situation_of(
     asked: Decide,
     now: float,
     rules: Sequence[Rule],
-    leases_known: bool,
+    leases: LeaseReview,
     requeues: bool = False,
 ) -> Situation:
-    """All that the policy decides from, the safety envelope's refusals among it."""
+    """All that the policy decides from, the safety envelope's refusals among it. `leases`: as far as they can be judged."""
     situation = _without_envelope(session, row, state, diagnosis, asked, now, rules)
-    lost = lost_of(session, row, now) if leases_known else ()
+    lost = lost_of(session, row, leases)
     situation = replace(situation, job=replace(situation.job, lost=lost, requeues=requeues))
     named = taken_out(situation)
     if not named:
@@ -158,11 +159,11 @@ def ranks_to_do_without(session: Session, state: Recovery, situation: Situation,
     return frozenset(range(job.ranks)) - going_on
 
 
-def lost_of(session: Session, row: RecoveryRow, now: float) -> tuple[str, ...]:
+def lost_of(session: Session, row: RecoveryRow, leases: LeaseReview) -> tuple[str, ...]:
     """Nodes of the recovery's job that two witnesses hold lost."""
     job = session.get_one(Job, row.job)
     nodes = nodes_of(job, current_attempt(session, row.job))
-    return tuple(loss.node for loss in losses_of(session, row.job, row.generation, nodes, now))
+    return tuple(loss.node for loss in losses_of(session, row.job, row.generation, nodes, leases))
 
 
 def _without_envelope(

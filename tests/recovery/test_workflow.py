@@ -200,9 +200,11 @@ def test_confirmed_nodes_are_decided_upon_anew_and_are_not_looked_for_again():
     assert stages(state)[-2:] == ["localised", "decided"]
 
 
-def test_a_node_that_is_lost_before_it_could_act_is_decided_upon_at_once_under_the_next_generation():
+def test_a_node_that_is_lost_before_it_could_act_is_diagnosed_and_decided_upon_anew_under_the_next_generation():
     state, _ = acting()
     state, commands = run(state, NodesLost(106, ("n2",)))
+    assert (state.stage, commands) == (Stage.DETECTED, [])
+    state, commands = run(state, Diagnosed(106, "n2 is lost"))
     assert commands == [Decide(0, (), ())]
     shrink = replace(RESTART, action=Action.SHRINK, directive=DirectiveKind.SHRINK, exclude=("n2",), use=("n1",))
     state, commands = run(state, Decided(106, shrink), Planned(106, 4, True, "on n1"))

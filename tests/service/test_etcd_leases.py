@@ -15,9 +15,11 @@ from service.ingest.matching import MatcherPool
 from service.leases import LeaseWatch
 from service.settings import SettingsError, load_settings
 from service.store import Store
+from tests.node.peer import wait_for
 from tests.service.etcd_process import EtcdProcess, has_etcd
 from tests.service.scripted_agent import ScriptedAgent
 from tests.service.test_leases import TTL, Time, kinds
+from tests.service.test_node_loss import begin, lost_peer, until
 
 pytestmark = [pytest.mark.acceptance]
 NODES = [f"n{number}" for number in range(150)]
@@ -71,6 +73,19 @@ def test_a_renewal_of_a_lease_reaches_etcd(etcd: EtcdProcess, tmp_path: Path, po
             if [lease.node for lease in seen.leases(0.0)] == ["n7"]:
                 return
     raise AssertionError("the lease did not come")
+
+
+def test_a_node_that_etcd_knows_nothing_of_any_more_is_not_lost_whatever_the_database_says(
+    etcd: EtcdProcess, tmp_path: Path, pool: MatcherPool
+) -> None:
+    settings = load_settings(data_dir=tmp_path / "data", etcd=etcd.url)
+    app = create_app(settings, shared_pool=pool)
+    with TestClient(app, base_url="http://localhost", client=("127.0.0.1", 50000)) as client:
+        one, _ = begin(client)
+        etcd.kill()
+        wait_for(lambda: client.get("/readyz").json()["leases"]["unknown"])
+        one.fail(**lost_peer())
+        assert until(client, one)["reason"] != "node_failure"
 
 
 def test_an_address_that_is_none_is_refused() -> None:

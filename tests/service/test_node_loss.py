@@ -93,3 +93,20 @@ def test_a_failure_that_spread_from_a_node_within_reach_is_no_witness_against_it
     one.fail(**lost_peer(unreachable=[]))
     incident = until(client, one)
     assert incident["reason"] != "node_failure" and incident["recoveries"][-1]["directive"]["nodes"]["exclude"] == []
+
+
+def test_a_node_that_turns_out_lost_after_the_decision_is_the_cause_after_all(client: TestClient) -> None:
+    one, two = begin(client)
+    one.fail(**lost_peer())
+    # A renewal that was on its way when the node died.
+    two.lease()
+    assert until(client, one)["reason"] != "node_failure"
+    deadline = time.monotonic() + 30
+    restarts: list[dict[str, Any]] = []
+    while not any(command["args"]["nodes"] == ["n1"] for command in restarts):
+        assert time.monotonic() < deadline, restarts
+        one.lease()
+        restarts = [command for command in one.poll() if command["kind"] == "restart_ranks"]
+        time.sleep(0.1)
+    (listed,) = client.get("/api/v1/incidents?job=gpt").json()["items"]
+    assert (listed["reason"], listed["severity"], listed["node"]) == ("node_failure", "SEV1", "n2")
