@@ -171,8 +171,7 @@ class ServiceLink:
 
     def _left(self) -> tuple[int, bool, int | None]:
         """What is still to be sent: reports, whether one is on its way, the number of the oldest batch."""
-        oldest = self._spool.oldest()
-        return len(self._reports), self._sending.is_set(), None if oldest is None else oldest.number
+        return len(self._reports), self._sending.is_set(), self._spool.first_number
 
     def _heard(self) -> None:
         if self._reachable is False:

@@ -72,10 +72,15 @@ class Spool:
     def last_number(self) -> int:
         return self._next - 1
 
+    @property
+    def first_number(self) -> int | None:
+        """Of the oldest batch that waits; from any thread."""
+        return min(self._sizes.copy(), default=None)
+
     def oldest(self) -> Batch | None:
-        """The next batch to send."""
-        numbers = self._sizes.copy()
-        return self._read(min(numbers)) if numbers else None
+        """The next batch to send; for the thread that acknowledges it: to others its file may be gone."""
+        number = self.first_number
+        return None if number is None else self._read(number)
 
     def pending_after(self, number: int) -> bool:
         """Whether a batch up to `number` still waits."""

@@ -43,3 +43,24 @@ def test_no_heartbeat_of_a_running_job_arrives_after_the_one_that_says_it_ended(
     assert link.finish(5)
     wait_for(lambda: all(not thread.is_alive() for thread in link._threads if thread.name == "beat_loop"))
     assert peer.posted("/heartbeat") == [running, ended]
+
+
+def test_a_batch_that_is_being_acknowledged_does_not_end_the_agent_that_waits_for_it(peer: Peer, tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    batch = spool.add(["{}"], {})
+    # Its file goes before it is forgotten, by another thread than the one that waits.
+    next(tmp_path.glob("*.batch")).unlink()
+    link = ServiceLink(
+        lambda: ServiceClient(f"http://127.0.0.1:{peer.port}", None),
+        Identity("n1", "agent", "boot", {}),
+        "job",
+        {"job": "job"},
+        spool,
+        lambda _: None,
+        lambda _: None,
+        lambda: None,
+        after=0,
+    )
+    assert not link.finish(0.01)
+    spool.acknowledge(batch)
+    assert link.finish(0.01)
