@@ -1,20 +1,22 @@
 """Chaos on real training of a small GPT, under the real service: it resumes by itself, or stops for the right reason.
 
-At SCALE=1 every fault is played; below that, as many as fit, the most different first.
+At SCALE=1 every fault is played; below that, as many as fit, the most different first. Nodes are network namespaces where root
+may make them, else all are on loopback, where no link can be cut.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.node.peer import Runs, wait_for
+from tests.chaos.training import Site, Training
+from tests.node.namespaces import Namespaces, why_not
+from tests.node.peer import wait_for
 from tests.service.service_process import ServiceProcess
 
 pytestmark = [
@@ -25,71 +27,74 @@ pytestmark = [
 ]
 
 SCALE = float(os.environ.get("SCALE", "1"))
-SCRIPT = Path(__file__).with_name("gpt.py")
-RANKS, STEPS = 2, 30
+ONE, TWO, FOUR = ("n1",), ("n1", "n2"), ("n1", "n2", "n3", "n4")
+# From here on the agents know how long a step takes.
+LEARNT = 10
 
 
 def scaled(cases: list[Any], least: int) -> list[Any]:
     return cases[: max(least, round(SCALE * len(cases)))]
 
 
-# (faults, how often it is started again)
+# (nodes, faults, how often it is started again)
 HEALED = [
-    ("1@10:kill", 1),
-    ("1@10:stop", 1),
-    ("0@10:kill 1@10:segfault", 1),
-    ("twice:1@10:kill", 2),
-    ("1@10:raise_slowly", 1),
-    ("1@10:spin", 1),
-    ("0@11:exit=3", 1),
-    ("0@10:stop 1@10:kill", 1),
-    ("1@10:slow=1.5", 0),
+    (TWO, "3@10:kill", 1),
+    (TWO, "2@10:stop", 1),
+    (TWO, "0@10:kill 3@10:segfault", 1),
+    (TWO, "twice:3@10:kill", 2),
+    (TWO, "3@10:slow=1.5", 0),
+    (FOUR, "2@10:stop 3@10:kill", 1),
+    (ONE, "1@10:spin", 1),
+    (ONE, "0@11:exit=3", 1),
 ]
 STOPPED = [
-    ("always:1@10:raise", "python_code_error"),
-    ("0@10:corrupt", "checkpoint_corrupted"),
-    ("always:0@10:full_disk", None),
+    (TWO, "3@10:raise", "python_code_error"),
+    (TWO, "0@10:corrupt", "checkpoint_corrupted"),
+    (TWO, "always:2@10:full_disk", "checkpoint_write_failed"),
+    (ONE, "always:1@10:raise_slowly", "python_code_error"),
 ]
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    reason = why_not()
+    if reason is not None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        yield Site(None)
+        return
+    hosts = Namespaces(f"pc{os.getpid() % 100000}", "10.90.0", FOUR)
+    try:
+        hosts.lay()
+        yield Site(hosts, hosts.uplink())
+    finally:
+        hosts.clear()
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceProcess]:
+def hosts(site: Site) -> Iterator[Namespaces]:
+    """The nodes' links, whole again afterwards."""
+    if site.hosts is None:
+        pytest.skip(str(why_not()))
+    yield site.hosts
+    for node in site.hosts.nodes:
+        site.hosts.heal(node)
+
+
+@pytest.fixture
+def service(tmp_path: Path, site: Site) -> Iterator[ServiceProcess]:
     folder = tmp_path / "service"
     folder.mkdir()
-    with ServiceProcess(folder) as process:
+    with ServiceProcess(folder, host=site.address) as process:
         yield process
 
 
-class Training:
-    """One job of the small GPT in `folder`."""
-
-    def __init__(self, folder: Path, service: str) -> None:
-        folder.mkdir()
-        self.runs = Runs(folder, service, python=sys.executable)
-        self.checkpoint, self.result = folder / "model.pt", folder / "result"
-        self.runs.environment["FAULTS_CHECKPOINT"] = str(self.checkpoint)
-
-    def start(self, faults: str = "", **options: Any) -> Any:
-        self.runs.environment["FAULTS"] = faults
-        return self.runs.start(SCRIPT, str(self.checkpoint), str(STEPS), str(self.result), ranks=RANKS, **options)
-
-    def run(self, faults: str = "", **options: Any) -> tuple[int, str]:
-        """Exit status, and what the launcher said."""
-        process = self.start(faults, **options)
-        _, said = process.communicate(timeout=600)
-        return process.returncode, said
-
-    @property
-    def generations(self) -> int:
-        return int(self.runs.state()["care"]["generation"])
-
-
 @pytest.fixture
-def training(tmp_path: Path, service: ServiceProcess) -> Iterator[Callable[[str], Training]]:
+def training(tmp_path: Path, site: Site, service: ServiceProcess) -> Iterator[Callable[..., Training]]:
     made: list[Training] = []
 
-    def make(name: str) -> Training:
-        made.append(Training(tmp_path / name, service.url))
+    def make(*nodes: str) -> Training:
+        made.append(Training(tmp_path / "job", site, service, nodes))
         return made[-1]
 
     yield make
@@ -97,62 +102,107 @@ def training(tmp_path: Path, service: ServiceProcess) -> Iterator[Callable[[str]
         item.runs.end()
 
 
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[str]:
     """The final parameters of a run that nothing happens to, and that nobody watches."""
-    calm = Training(tmp_path_factory.mktemp("calm") / "job", "http://127.0.0.1:9")
-    status, said = calm.run()
-    assert status == 0, said
+    calm = Training(tmp_path_factory.mktemp("calm") / "job", site, None, TWO)
+    calm.start()
+    calm.end()
     yield calm.result.read_text()
     calm.runs.end()
 
 
-@pytest.mark.parametrize(("faults", "restarts"), scaled(HEALED, 2))
+def reasons(service: ServiceProcess) -> set[str]:
+    return {item["reason"] for item in service.get("/api/v1/incidents?job=job")["items"]}
+
+
+@pytest.mark.parametrize(("nodes", "faults", "restarts"), scaled(HEALED, 2))
 def test_training_resumes_by_itself_and_ends_equal_to_the_last_bit(
-    training: Callable[[str], Training], undisturbed: str, faults: str, restarts: int
+    training: Callable[..., Training], undisturbed: str, nodes: tuple[str, ...], faults: str, restarts: int
 ) -> None:
-    job = training("job")
-    status, said = job.run(faults)
-    assert status == 0, said
-    assert job.generations == restarts, said
+    job = training(*nodes)
+    job.start(faults)
+    said = job.end()
+    assert job.generation == restarts, said
     assert job.result.read_text() == undisturbed
     assert job.runs.processes() == []
 
 
-@pytest.mark.parametrize(("faults", "reason"), scaled(STOPPED, 1))
+@pytest.mark.parametrize(("nodes", "faults", "reason"), scaled(STOPPED, 1))
 def test_what_no_restart_heals_is_stopped_within_its_budget_and_its_owner_told(
-    training: Callable[[str], Training], service: ServiceProcess, faults: str, reason: str | None
+    training: Callable[..., Training], service: ServiceProcess, nodes: tuple[str, ...], faults: str, reason: str
 ) -> None:
-    job = training("job")
-    status, said = job.run(faults)
-    assert status == 1, said
-    assert job.generations <= 3
+    job = training(*nodes)
+    job.start(faults)
+    said = job.end(status=1)
+    assert job.generation <= 3
+    assert reason in reasons(service), said
     listed = service.get("/api/v1/incidents?job=job")["items"]
-    incident = service.get(f"/api/v1/incidents/{listed[0]['id']}")
-    assert reason is None or reason in {item["reason"] for item in listed}
-    assert incident["notifications"], "somebody was told"
+    assert service.get(f"/api/v1/incidents/{listed[0]['id']}")["notifications"], "somebody was told"
+    assert job.runs.processes() == []
+
+
+@pytest.mark.parametrize("lost", ["n2", "n1"])
+def test_a_node_that_is_killed_is_left_out_and_training_goes_on_with_the_other(
+    training: Callable[..., Training], service: ServiceProcess, lost: str
+) -> None:
+    job = training(*TWO)
+    job.start()
+    wait_for(lambda: job.step >= LEARNT, 300, "ten steps")
+    job.nodes.kill(lost)
+    (left,) = set(TWO) - {lost}
+    said = job.end(left)
+    assert job.result.exists(), said
+    lost_nodes = {(item["reason"], item["node"]) for item in service.get("/api/v1/incidents?job=job")["items"]}
+    assert ("node_failure", lost) in lost_nodes, said
+    assert job.runs.processes() == []
+
+
+def test_two_nodes_killed_at_once_are_left_out_together(training: Callable[..., Training], service: ServiceProcess) -> None:
+    job = training(*FOUR)
+    job.start()
+    wait_for(lambda: job.step >= LEARNT, 300, "ten steps")
+    job.nodes.kill("n3")
+    job.nodes.kill("n4")
+    said = job.end("n1", "n2")
+    assert job.result.exists() and "node_failure" in reasons(service), said
+    assert job.runs.processes() == []
+
+
+def test_a_node_whose_link_is_cut_is_left_out_and_taken_back_when_it_heals(
+    training: Callable[..., Training], service: ServiceProcess, hosts: Namespaces
+) -> None:
+    job = training(*TWO)
+    job.start()
+    wait_for(lambda: job.step >= LEARNT, 300, "ten steps")
+    hosts.inside("n2", "ip", "link", "set", "eth0", "down")
+    wait_for(lambda: job.nodes.running("n1", 1), 120, "going on without n2")
+    hosts.heal("n2")
+    said = job.end()
+    assert job.result.exists() and "node_failure" in reasons(service), said
     assert job.runs.processes() == []
 
 
 def test_a_service_killed_in_the_middle_of_a_recovery_costs_no_bit(
-    training: Callable[[str], Training], service: ServiceProcess, undisturbed: str
+    training: Callable[..., Training], service: ServiceProcess, undisturbed: str
 ) -> None:
-    job = training("job")
-    process = job.start("1@10:kill")
+    job = training(*TWO)
+    job.start("3@10:kill")
     wait_for(lambda: service.get("/api/v1/incidents?job=job").get("items"), 120, "the incident")
     service.kill()
     service.start()
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said
-    assert job.generations == 1 and job.result.read_text() == undisturbed
+    said = job.end()
+    assert job.generation == 1 and job.result.read_text() == undisturbed, said
 
 
-@pytest.mark.skipif(SCALE < 0.5, reason="played at SCALE of 0.5 and more")
-def test_with_pitstop_dead_all_the_time_the_job_lives_on_as_it_would_without_it(tmp_path: Path, undisturbed: str) -> None:
-    job = Training(tmp_path / "job", "http://127.0.0.1:9")
+@pytest.mark.parametrize("nodes", [TWO, ONE])
+def test_with_pitstop_dead_all_the_time_the_job_lives_on_as_it_would_without_it(
+    tmp_path: Path, site: Site, undisturbed: str, nodes: tuple[str, ...]
+) -> None:
+    job = Training(tmp_path / "job", site, None, nodes)
     try:
-        status, said = job.run("1@10:kill")
-        assert status == 0, said
-        assert job.generations == 1 and job.result.read_text() == undisturbed
+        job.start("1@10:kill")
+        said = job.end()
+        assert job.generation == 1 and job.result.read_text() == undisturbed, said
     finally:
         job.runs.end()
