@@ -68,7 +68,7 @@ async def take(request: Request, service: Service, principal: Principal, door: D
         limits=Limits(settings.max_decoded_bytes, settings.max_line_bytes, settings.max_nesting),
         job_keys=settings.job_keys,
         received_at=service.clock(),
-        vouching_node=principal.binding[0] if principal.role is Role.NODE and principal.binding else None,
+        vouching_nodes=principal.binding if principal.role is Role.NODE else (),
     )
     origin = f"{door}/{source[:200]}"
     try:

@@ -37,7 +37,7 @@ class Door(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A request as it came. `vouching_node`: the node under whose own token it came."""
+    """A request as it came. `vouching_nodes`: those under whose own token it came."""
 
     door: Door
     data: bytes
@@ -46,7 +46,7 @@ class Body:
     limits: Limits
     job_keys: tuple[str, ...]
     received_at: float
-    vouching_node: str | None = None
+    vouching_nodes: tuple[str, ...] = ()
 
 
 class PreparedStream(NamedTuple):
@@ -184,7 +184,7 @@ class Preparer:
         dropped.pop(KEEP, None)
         numbers, times = lines.numbers, lines.times
         kept = [(numbers[index], times[index], texts[index]) for index, rule in enumerate(verdicts) if rule == KEEP]
-        vouched = key.node_vouched and key.node is not None and key.node == body.vouching_node
+        vouched = key.node_vouched and key.node in body.vouching_nodes
         trust = Trust.NODE if vouched else Trust.JOB
         name = stream_name(key, trust)
         return PreparedStream(

@@ -321,7 +321,7 @@ def test_the_kernel_log_of_the_node_is_read_with_the_jobs_own_lines(client: Test
 
     service = client.app.state.pitstop  # type: ignore[attr-defined]
     with service.store.writing() as session:
-        secret = create_token(session, "agent", Role.NODE, binding=("n7",), now=service.clock(), by="test")
+        secret = create_token(session, "agent", Role.NODE, binding=("n6", "n7"), now=service.clock(), by="test")
     node = {"Authorization": f"Bearer {secret}"}
     lease = {"boot_id": "b", "agent_id": "a", "aliases": ["n7.cluster.example"], "clock": 1.0}
     assert client.post("/api/v1/nodes/n7/lease", json=lease, headers=node).status_code == 200
