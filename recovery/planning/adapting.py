@@ -25,7 +25,8 @@ def adapter_of(state: ClusterState, horizon_seconds: float, periods: Periods | N
         if priced is None:
             return None
         seconds = task.adapt_seconds or priced.transition_seconds
-        return Adapted(task.throughput[present] / priced.period_ratio, seconds, priced.reason)
+        back = task.pipeline.transition.joining_seconds
+        return Adapted(task.throughput[present] / priced.period_ratio, seconds, priced.reason, back)
 
     return adapter
 

@@ -61,15 +61,28 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """A job that goes on without the lost node by giving its work to data-parallel peers: FLOP/s then, and seconds until then."""
+    """A job that goes on without the lost node by giving its work to data-parallel peers: FLOP/s then, and seconds until then.
+
+    `joining_seconds`: to take the node back, None where that takes a transition like any other.
+    """
 
     throughput: float
     transition_seconds: float
     reason: str = ""
+    joining_seconds: float | None = None
 
 
 # Of the task that was hit, as it was before, and how many of its nodes are lost; None where its pipelines cannot be adapted.
 Adapter = Callable[[TaskState, int], Adapted | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What differs from an ordinary transition of a task: seconds there and back, and what it is worth meanwhile."""
+
+    there: float
+    back: float | None = None
+    worth: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +92,17 @@ class _Pricing:
     state: ClusterState
     horizon: float
 
-    def segments(
-        self, targets: Mapping[str, int], seconds: Mapping[str, float] | None = None, worth: Mapping[str, float] | None = None
-    ) -> tuple[Segment, ...]:
+    def segments(self, targets: Mapping[str, int], changes: Mapping[str, _Change]) -> tuple[Segment, ...]:
         """WAF over time. Changed and hit tasks are away for their transition; when a lost node is back, those that differ from
-        what they were return to it where that brings more. `seconds`, `worth`: in the place of a task's transition and F."""
-        stay = self._segments(targets, seconds or {}, worth or {}, returns=False)
+        what they were return to it where that brings more."""
+        stay = self._segments(targets, changes, returns=False)
         if not self.state.lost or self.state.repair_seconds >= self.horizon:
             return stay
-        back = self._segments(targets, seconds or {}, worth or {}, returns=True)
+        back = self._segments(targets, changes, returns=True)
         return max(stay, back, key=lambda found: sum(segment.seconds * segment.waf for segment in found))
 
-    def _segments(
-        self, targets: Mapping[str, int], seconds: Mapping[str, float], worth: Mapping[str, float], returns: bool
-    ) -> tuple[Segment, ...]:
-        lines = [self._line(task, targets.get(task.name, 0), seconds, worth, returns) for task in self.state.placed]
+    def _segments(self, targets: Mapping[str, int], changes: Mapping[str, _Change], returns: bool) -> tuple[Segment, ...]:
+        lines = [self._line(task, targets.get(task.name, 0), changes.get(task.name), returns) for task in self.state.placed]
         cuts = sorted({0.0, self.horizon, *(at for line in lines for at, _ in line if at < self.horizon)})
         found: list[Segment] = []
         for start, end in pairwise(cuts):
@@ -104,17 +113,17 @@ class _Pricing:
                 found.append(Segment(end - start, waf))
         return tuple(found)
 
-    def _line(
-        self, task: TaskState, target: int, seconds: Mapping[str, float], worth: Mapping[str, float], returns: bool
-    ) -> list[tuple[float, float]]:
+    def _line(self, task: TaskState, target: int, change: _Change | None, returns: bool) -> list[tuple[float, float]]:
         """What one task is worth from when on."""
-        transition = min(seconds.get(task.name, task.transition_seconds), self.horizon)
+        change = change or _Change(task.transition_seconds)
+        transition = min(change.there, self.horizon)
         present = len(task.nodes)
-        value = worth.get(task.name, task.worth(target))
+        value = task.worth(target) if change.worth is None else change.worth
         line = [(0.0, value)] if target == present and not task.hit else [(0.0, 0.0), (transition, value)]
-        if returns and (target != present or task.name in worth):
+        if returns and (target != present or change.worth is not None):
             again = max(self.state.repair_seconds, transition)
-            line += [(again, 0.0), (again + task.transition_seconds, task.worth(present))]
+            back = task.transition_seconds if change.back is None else change.back
+            line += [(again, 0.0), (again + back, task.worth(present))]
         return line
 
 
@@ -144,8 +153,7 @@ def _made(
     kind: AlternativeKind,
     says: str,
     targets: Mapping[str, int],
-    seconds: Mapping[str, float] | None = None,
-    worth: Mapping[str, float] | None = None,
+    changes: Mapping[str, _Change] | None = None,
 ) -> Alternative:
     others = [
         task for task in pricing.state.placed if not task.hit and task.nodes and targets.get(task.name, 0) != len(task.nodes)
@@ -153,9 +161,8 @@ def _made(
     held = next((f"{task.name}: {task.held}" for task in others if task.held is not None), None)
     small = next((task.name for task in others if targets.get(task.name, 0) < task.least), None)
     against = held or (None if small is None else f"{small} would be below its minimum")
-    return Alternative(
-        kind, says, targets, pricing.segments(targets, seconds, worth), tuple(task.name for task in others), against
-    )
+    segments = pricing.segments(targets, changes or {})
+    return Alternative(kind, says, targets, segments, tuple(task.name for task in others), against)
 
 
 def _of_hit(pricing: _Pricing, task: TaskState, present: Mapping[str, int], adapter: Adapter | None) -> list[Alternative]:
@@ -182,7 +189,7 @@ def _of_hit(pricing: _Pricing, task: TaskState, present: Mapping[str, int], adap
     found.append(_from_other(pricing, task, present, lost))
     says = f"{task.name} is started anew from its stored checkpoint on {size} other nodes"
     if len(idle) >= size:
-        found.append(_made(pricing, AlternativeKind.RESTART_ELSEWHERE, says, present, {task.name: task.restart_seconds}))
+        found.append(_made(pricing, AlternativeKind.RESTART_ELSEWHERE, says, present, {task.name: _Change(task.restart_seconds)}))
     else:
         found.append(no(AlternativeKind.RESTART_ELSEWHERE, says, f"{len(idle)} nodes are idle, {size} are needed"))
     says = f"{task.name} waits until the node is repaired, about {state.repair_seconds / 3600:.0f} h"
@@ -191,8 +198,8 @@ def _of_hit(pricing: _Pricing, task: TaskState, present: Mapping[str, int], adap
     if adapted is not None:
         how = f" ({adapted.reason}; goes on after about {adapted.transition_seconds:.0f} s)" if adapted.reason else ""
         says = f"{task.name} gives the work of the lost node to its data-parallel peers{how}"
-        worth, seconds = {task.name: task.weight * adapted.throughput}, {task.name: adapted.transition_seconds}
-        found.append(_made(pricing, AlternativeKind.ADAPT_PIPELINE, says, {**present, task.name: left}, seconds, worth))
+        change = _Change(adapted.transition_seconds, adapted.joining_seconds, task.weight * adapted.throughput)
+        found.append(_made(pricing, AlternativeKind.ADAPT_PIPELINE, says, {**present, task.name: left}, {task.name: change}))
     return found
 
 

@@ -73,6 +73,9 @@ def test_the_planner_prices_adapting_the_pipeline_beside_the_other_ways() -> Non
     assert 0.6e17 < at_work <= 0.8e17
     assert adapted.targets == {"gpt": 3}
     assert 10 <= adapted.segments[0].seconds < 60
+    # The node is taken back without a restart, once it is repaired.
+    assert [segment.waf > 0 for segment in adapted.segments] == [False, True, False, True]
+    assert adapted.segments[2].seconds == pytest.approx(10.0)
     assert proposal.chosen is adapted
 
 
