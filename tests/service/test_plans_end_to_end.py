@@ -77,6 +77,13 @@ class Site:
             )
             time.sleep(0.2)
 
+    def adds_up(self, job: str) -> bool:
+        """Whether the job's account fills the wall clock since its first rank came up, within 1 %."""
+        account = self.call("GET", f"jobs/{job}/account")
+        wall = time.time() - (self.folder / f"{job}.0.port").stat().st_mtime
+        assert account["losses"] and sum(account["seconds"].values()) == pytest.approx(account["wall_seconds"])
+        return bool(account["wall_seconds"] == pytest.approx(wall, rel=0.01))
+
     def trains_on(self, places: dict[str, list[str]]) -> None:
         """Both jobs come to run there, and step."""
         self.until(lambda: self.places() == places)
@@ -120,5 +127,7 @@ def test_both_jobs_end_up_where_the_plan_says_when_a_node_is_lost_and_when_it_is
     site.trains_on(after_return)
 
     site.until(lambda: all(plan["state"] == "verified" for plan in site.call("GET", "plans")["items"]))
+    # It is drawn up to the newest heartbeat.
+    site.until(lambda: all(map(site.adds_up, JOBS)))
     plans = site.call("GET", "plans")["items"]
     assert plans[-1]["cause"] == "node n2 lost" and [part["job"] for part in plans[0]["parts"]] == ["small"]
