@@ -49,7 +49,7 @@ def test_two_nodes_form_one_world_and_end_together(nodes: Nodes, peer: Peer) -> 
     both_run(nodes)
     places = {item["rank"]: item["node"] for item in peer.posted("/attempts")[-1]["ranks"]}
     assert places == {0: "n1", 1: "n1", 2: "n2", 3: "n2"}
-    wait_for(lambda: peer.lines(3))
+    wait_for(lambda: all(peer.lines(rank) for rank in range(4)))
     assert peer.lines(3)[0].startswith("rank 3 generation 0 place 1/1/2/4 ")
     assert {peer.lines(rank)[0].rpartition(" ")[2] for rank in range(4)} == {peer.lines(0)[0].rpartition(" ")[2]}, "one store"
     beats = wait_for(lambda: [beat for beat in peer.posted("/heartbeat") if beat["node"] == "n2" and beat["ranks"]])
