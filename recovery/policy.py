@@ -314,12 +314,7 @@ def _own(situation: Situation, wanted: Action, why: list[str], delay: float) -> 
     job, audience = situation.job, _audience(situation.diagnosis)
     if wanted in RELAUNCHES and job.lost:
         directive, use, note = _placement(job, job.lost)
-        actions = {
-            DirectiveKind.SHRINK: Action.SHRINK,
-            DirectiveKind.ADAPT: Action.ADAPT,
-            DirectiveKind.STOP: Action.STOP,
-        }
-        action = actions.get(directive, Action.RESTART)
+        action = Action(directive.value)
         why = [*why, note]
         audience = Audience.OPERATORS
         exclude = job.lost
