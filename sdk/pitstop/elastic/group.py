@@ -171,26 +171,31 @@ class Ring:
                 if told is not None and told.generation > formation.generation:
                     if set(told.members) >= set(formation.members):
                         # Somebody joins: the step is finished first.
-                        self.pending = True
+                        self._ask_to_leave(formation)
                     else:
-                        self._break()
+                        self._break(formation)
                     continue
             limit = self._threshold() if self.stepping else INIT_SECONDS
-            if entered is not None and time.monotonic() - entered > limit:
-                self._limit = limit
-                self._break()
+            if entered is not None and time.monotonic() - entered > limit and self._entered == entered:
+                self._break(formation, limit)
 
-    def _break(self) -> None:
-        """End whatever collective is under way; from the watching thread."""
+    def _ask_to_leave(self, formation: Formation) -> None:
+        # While the watching thread looked, the training thread may have left that group and formed the next one.
         with self._lock:
-            if self._broken:
+            if self.formation is formation:
+                self.pending = True
+
+    def _break(self, formation: Formation, limit: Optional[float] = None) -> None:
+        """End whatever collective of `formation` is under way, because of `limit` where it lasted too long."""
+        # Under the lock to the end: what is aborted or shut down must not be the next group's.
+        with self._lock:
+            if self._broken or self.formation is not formation:
                 return
-            self._broken = True
-            sockets = list(self._sockets)
-        if self.backend == "nccl":
-            with contextlib.suppress(Exception):
-                dist.distributed_c10d._abort_process_group()
-            return
-        for number in sockets:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
-                copy.shutdown(socket.SHUT_RDWR)
+            self._broken, self._limit = True, limit
+            if self.backend == "nccl":
+                with contextlib.suppress(Exception):
+                    dist.distributed_c10d._abort_process_group()
+                return
+            for number in self._sockets:
+                with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
+                    copy.shutdown(socket.SHUT_RDWR)
