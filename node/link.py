@@ -106,6 +106,7 @@ class ServiceLink:
         self._sending = threading.Event()
         self._threads: list[threading.Thread] = []
         self._undecided: tuple[Outgoing, float] | None = None
+        self._decisions = 0
         self._one_heartbeat = threading.Lock()
         self._end_told = False
 
@@ -125,18 +126,25 @@ class ServiceLink:
 
     def report_failure(self, document: Mapping[str, Any], after_batch: int) -> None:
         """Report it, and again under the same key while nothing is decided: a person may have to approve first."""
+        decisions = self._decisions
 
         def answered(answer: Any) -> None:
             told = answer if isinstance(answer, dict) else {}
+            # The command may have come before the answer that promises it.
+            waits = told.get("directive") == "wait" and self._decisions == decisions
+            self._undecided = (report, time.monotonic() + ASK_SECONDS) if waits else None
             self._put(Heard(accepted=True, approval=told.get("mode") == "approve"))
-            self._undecided = (report, time.monotonic() + ASK_SECONDS) if told.get("directive") == "wait" else None
 
         report = Outgoing(lambda client: client.report_failure(self._job, document), "the failure", after_batch, answered)
         self.report(report)
 
     def report_attempt(self, document: Mapping[str, Any]) -> None:
-        self._undecided = None
+        self._decided()
         self.report(Outgoing(lambda client: client.report_attempt(self._job, document), "the attempt"))
+
+    def _decided(self) -> None:
+        self._decisions += 1
+        self._undecided = None
 
     def report_result(self, command: int, document: Mapping[str, Any]) -> None:
         node = self._identity.node
@@ -232,7 +240,7 @@ class ServiceLink:
                     continue
                 self.after = max(self.after, command.id)
                 if row.get("job") == self._job:
-                    self._undecided = None
+                    self._decided()
                     self._put(CommandArrived(command, time.time()))
             if not rows:
                 # A service that answers at once instead of waiting is not asked in a tight loop.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from node.care_states import CommandArrived, Event, Heard
 from node.link import Identity, ServiceLink
 from node.service_client import ServiceClient
 from node.spool import Spool
@@ -22,7 +23,7 @@ class SlowHeartbeats(ServiceClient):
     def heartbeat(self, job: str, document: Mapping[str, Any]) -> None:
         if not document.get("ended"):
             self.about_to_send.set()
-            assert self.go.wait(30)
+            assert self.go.wait(120)
         super().heartbeat(job, document)
 
 
@@ -40,7 +41,7 @@ def test_no_heartbeat_of_a_running_job_arrives_after_the_one_that_says_it_ended(
     link.report_end(ended)
     wait_for(lambda: link._sending.is_set() or peer.posted("/heartbeat"))
     SlowHeartbeats.go.set()
-    assert link.finish(5)
+    assert link.finish(60)
     wait_for(lambda: all(not thread.is_alive() for thread in link._threads if thread.name == "beat_loop"))
     assert peer.posted("/heartbeat") == [running, ended]
 
@@ -64,3 +65,30 @@ def test_a_batch_that_is_being_acknowledged_does_not_end_the_agent_that_waits_fo
     assert not link.finish(0.01)
     spool.acknowledge(batch)
     assert link.finish(0.01)
+
+
+def test_a_failure_whose_command_came_before_the_answer_is_not_asked_about_again(peer: Peer, tmp_path: Path) -> None:
+    heard: list[Event] = []
+
+    def decide(_failure: dict[str, Any]) -> None:
+        row = {"id": 1, "job": "job", "generation": 1, "kind": "restart_ranks", "args": {}, "deadline": None}
+        peer.rows.append(row)
+        wait_for(lambda: any(isinstance(event, CommandArrived) for event in heard))
+
+    peer.on_failure = decide
+    link = ServiceLink(
+        lambda: ServiceClient(f"http://127.0.0.1:{peer.port}", None),
+        Identity("n1", "agent", "boot", {}),
+        "job",
+        {"job": "job"},
+        Spool(tmp_path),
+        heard.append,
+        lambda _: None,
+        lambda: None,
+        after=0,
+    )
+    link.start()
+    link.report_failure({"idempotency_key": "job:0"}, 0)
+    wait_for(lambda: Heard(accepted=True) in heard)
+    assert link._undecided is None
+    assert link.finish(60)
