@@ -76,7 +76,7 @@ class SlurmCluster:
     environment: dict[str, str]
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def run(self, *command: str, seconds: float = 20.0, check: bool = True) -> str:
+    def run(self, *command: str, seconds: float = 60.0, check: bool = True) -> str:
         """What a tool of Slurm prints; raises CalledProcessError with its words."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL, check=False
@@ -91,7 +91,7 @@ class SlurmCluster:
         path.write_text(script, encoding="utf-8")
         command = ["sbatch", "--parsable", "--output", f"{self.folder}/%j.out", "--open-mode=append", *options, str(path)]
         done = subprocess.run(
-            command, env={**self.environment, **(environment or {})}, capture_output=True, text=True, timeout=20, check=False
+            command, env={**self.environment, **(environment or {})}, capture_output=True, text=True, timeout=60, check=False
         )
         if done.returncode != 0:
             raise AssertionError(done.stderr)
@@ -111,7 +111,7 @@ class SlurmCluster:
         path = self.folder / f"{job}.out"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
-    def until(self, what: str, look: Callable[[], object], seconds: float = 30.0) -> None:
+    def until(self, what: str, look: Callable[[], object], seconds: float = 120.0) -> None:
         """Wait until `look` is true; raises AssertionError with what was waited for."""
         deadline = time.monotonic() + seconds
         while not look():
@@ -134,11 +134,11 @@ class SlurmCluster:
         for node in NODES:
             if node not in self.daemons:
                 self.start_slurmd(node)
-        self.until("an empty queue", lambda: not self.run("squeue", "-h", "-o", "%i"), 40)
+        self.until("an empty queue", lambda: not self.run("squeue", "-h", "-o", "%i"))
         for node in NODES:
             if self.node(node)["State"] != "IDLE":
                 self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
-        self.until("four idle nodes", lambda: all(self.node(node)["State"] == "IDLE" for node in NODES), 40)
+        self.until("four idle nodes", lambda: all(self.node(node)["State"] == "IDLE" for node in NODES))
 
     def tell(self, service: str | None, token_file: Path | None = None, **settings: object) -> None:
         """Point the hooks at a service; at none, they find nobody."""
@@ -165,7 +165,7 @@ class SlurmCluster:
         log, pid, seed = (f"--{word}={munge / word}" for word in ("log-file", "pid-file", "seed-file"))
         socket_path = munge / "socket"
         self._start("munged", "munged", "-F", "--force", f"--key-file={key}", f"--socket={socket_path}", log, pid, seed)
-        self.until("munged's socket", socket_path.exists, 10)
+        self.until("munged's socket", socket_path.exists)
         (self.folder / "state").mkdir()
         shutil.copytree(HOOKS, self.folder / "hooks")
         self.tell(None)
@@ -174,7 +174,7 @@ class SlurmCluster:
         self._start("slurmctld", "slurmctld", "-D", "-f", self.environment["SLURM_CONF"])
         for node in NODES:
             self.start_slurmd(node)
-        self.until("four idle nodes", self._is_up, 40)
+        self.until("four idle nodes", self._is_up)
 
     def _is_up(self) -> bool:
         try:
@@ -206,8 +206,8 @@ class SlurmCluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports in a row on loopback that were free a moment ago."""
-    for base in range(17_000 + os.getpid() % 2_000, 32_000, 16):
+    """Ports in a row on loopback that were free a moment ago. Another process of these tests looks elsewhere."""
+    for base in range(17_000 + os.getpid() % 800 * 16, 32_000, 16):
         probes = [socket.socket() for _ in range(count)]
         try:
             for index, probe in enumerate(probes):

@@ -28,11 +28,17 @@ class StoryError(Exception):
     """The story did not go as it should; the message says what was waited for and what was there instead."""
 
 
+held_ports: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A port of the loopback interface that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface for a server to listen at. Bound until this process ends: nobody else is given it."""
+    held = socket.socket()
+    # With it on both sides a server may bind the port too, and none but the server listens.
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    held_ports.append(held)
+    return int(held.getsockname()[1])
 
 
 @dataclass

@@ -8,7 +8,8 @@ import httpx2
 import pytest
 
 from cli.main import run
-from tests.service.service_process import ServiceProcess, free_port
+from cli.stories.stage import free_port
+from tests.service.service_process import ServiceProcess
 
 
 def test_a_service_that_is_not_there_and_a_token_that_is_not_there_get_one_line(capsys, tmp_path):

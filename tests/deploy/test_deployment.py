@@ -17,9 +17,10 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
+from cli.stories.stage import free_port
 from service.notifications.routes import load_routes
 from service.settings import Settings
-from tests.service.service_process import ServiceProcess, free_port
+from tests.service.service_process import ServiceProcess
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -177,7 +178,7 @@ def test_an_alert_of_the_shipped_rules_becomes_an_incident(tmp_path: Path) -> No
             ["prometheus-alertmanager", f"--config.file={tmp_path / 'alertmanager.yml'}", f"--storage.path={tmp_path / 'am'}",
              f"--web.listen-address=127.0.0.1:{alertmanager}", "--cluster.listen-address="],
             ["prometheus", f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-             f"--web.listen-address=127.0.0.1:{port}"],
+             f"--web.listen-address=127.0.0.1:{port}", "--rules.alert.resend-delay=1s"],
         )  # fmt: skip
         with (tmp_path / "log").open("wb") as log:
             running = [subprocess.Popen(command, stdout=log, stderr=log) for command in commands]

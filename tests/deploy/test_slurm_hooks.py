@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.stories.stage import free_port
 from detectors.slurm_states import parse_environment
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "slurm"
@@ -83,12 +83,6 @@ def run(
     return subprocess.run([str(FOLDER / name), *arguments], env=given, capture_output=True, text=True, timeout=30, check=False)
 
 
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("name", HOOKS)
 def test_every_hook_says_its_kind_with_the_token_and_ends_well(name: str, door: Door, tmp_path: Path) -> None:
     done = run(name, tmp_path, door.port, "n[1-2]", JOBID="42", JOBSTATE="PREEMPTED", HOME="/root", AWS_SECRET="x")
@@ -107,7 +101,7 @@ def test_every_hook_says_its_kind_with_the_token_and_ends_well(name: str, door: 
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_no_hook_fails_while_pitstop_is_away(name: str, tmp_path: Path) -> None:
-    done = run(name, tmp_path, closed_port())
+    done = run(name, tmp_path, free_port())
     assert done.returncode == 0
     assert done.stdout == ("UNKNOWN: Pitstop does not answer\n" if name == "healthcheck" else "")
 
@@ -128,7 +122,7 @@ def test_a_node_that_is_taken_out_fails_the_prolog_only_where_the_site_asks_for_
     door.answer = b"CRITICAL: n1 is taken out by Pitstop\n"
     assert run("prolog", tmp_path, door.port).returncode == 0
     assert run("prolog", tmp_path, door.port, more="PITSTOP_GATE=yes").returncode == 1
-    assert run("prolog", tmp_path, closed_port(), more="PITSTOP_GATE=yes").returncode == 0
+    assert run("prolog", tmp_path, free_port(), more="PITSTOP_GATE=yes").returncode == 0
     assert run("healthcheck", tmp_path, door.port).returncode == 0
 
 

@@ -103,12 +103,24 @@ class Peer:
     def posted(self, suffix: str) -> list[Any]:
         return [document for path, document in self.requests if path.endswith(suffix)]
 
+    def attempt(self, generation: int, ranks: int) -> dict[str, Any]:
+        """The attempt of this generation once it is told of with the processes of so many ranks."""
+
+        def told() -> list[dict[str, Any]]:
+            attempts = [item for item in self.posted("/attempts") if item["generation"] == generation]
+            return [item for item in attempts if len(item["ranks"]) == ranks]
+
+        found: dict[str, Any] = wait_for(told, what=f"the attempt of generation {generation} with {ranks} ranks")[-1]
+        return found
+
     def lines(self, rank: int | None = None) -> list[str]:
-        items = [item for batch in self.batches.values() for item in batch if rank is None or item["rank"] == rank]
+        # As they are now: more may arrive while they are looked through.
+        batches = list(self.batches.values())
+        items = [item for batch in batches for item in batch if rank is None or item["rank"] == rank]
         return [item["line"] for item in sorted(items, key=lambda item: (item["path"], item["number"]))]
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 30.0, what: str = "it") -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 100.0, what: str = "it") -> Any:
     """The condition's first true value; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
+from cli.stories.stage import free_port
 from tests.node.peer import Peer, Runs, wait_for
 
 __all__ = ["Nodes"]
@@ -21,9 +21,7 @@ class Nodes:
     def __init__(self, runs: Runs, peer: Peer, script: Path, flag: Path, job: str = "job") -> None:
         self.runs, self.peer, self.flag = runs, peer, flag
         self.script, self.job = script, job
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.rendezvous = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.rendezvous = f"127.0.0.1:{free_port()}"
         self.agents: dict[str, subprocess.Popen[str]] = {}
 
     def start(self, node: str, *arguments: str, nnodes: str = "1:2", **options: Any) -> subprocess.Popen[str]:
@@ -64,7 +62,7 @@ class Nodes:
     def finish(self, *nodes: str) -> dict[str, str]:
         """Let the job end well; what each agent said."""
         self.flag.touch()
-        said = {node: self.agents[node].communicate(timeout=60)[1] for node in nodes}
+        said = {node: self.agents[node].communicate(timeout=120)[1] for node in nodes}
         assert [self.agents[node].returncode for node in nodes] == [0] * len(nodes), said
         wait_for(lambda: self.runs.processes() == [], what="the end of every process")
         return said

@@ -16,7 +16,7 @@ def test_a_collector_that_hangs_silences_no_other_and_is_told_once() -> None:
     count = iter(range(10_000))
 
     def hang() -> Sequence[str]:
-        hold.wait(60)
+        hold.wait(120)
         return ()
 
     def fail() -> Sequence[str]:
@@ -32,7 +32,7 @@ def test_a_collector_that_hangs_silences_no_other_and_is_told_once() -> None:
     found: list[tuple[str, str]] = []
     try:
         wait_for(lambda: found.extend(collectors.look()) or sum(name == "links" for name, _ in found) > 20, 20)
-        wait_for(lambda: found.extend(collectors.look()) or any(name == "nvml" for name, _ in found), 20)
+        wait_for(lambda: found.extend(collectors.look()) or any(name == "nvml" for name, _ in found))
         assert [text for name, text in found if name == "nvml"] == [
             "the collector has not answered for 0 s: what it watches is not known"
         ]

@@ -44,7 +44,7 @@ def test_an_error_of_cuda_is_told_with_its_rank_and_step(runs: Runs, peer: Peer,
     script.write_text(SCRIPT)
     runs.python = sys.executable
     runs.start(script, what, ranks=1)
-    (failure,) = wait_for(lambda: peer.posted("/failures"), 120)
+    failure = wait_for(lambda: peer.posted("/failures"), 120)[0]
     (failed,) = failure["failed"]
     assert failed["rank"] == 0 and failed["step"] == 3
     assert word in failed["error"]

@@ -14,7 +14,7 @@ import pytest
 from tests.node.namespaces import Namespaces, why_not
 from tests.node.peer import Peer, Runs, wait_for
 from tests.node.several_nodes import Nodes
-from tests.node.test_going_on import STEPS, TRAIN
+from tests.node.test_going_on import HANGS, STEPS, TRAIN
 from tests.sdk.elastic.ranks import ledger
 
 pytestmark = [pytest.mark.soak, pytest.mark.whole, pytest.mark.timeout(300)]
@@ -43,7 +43,7 @@ def test_survivors_of_a_cut_link_are_free_soon_after_the_threshold_and_go_on_wit
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     runs.python = sys.executable
-    runs.environment |= {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+    runs.environment |= {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"} | HANGS
     nodes = Nodes(runs, peer, script, tmp_path / "result")
     nodes.rendezvous = f"{network.address('n1')}:29400"
     for node in network.nodes:
@@ -55,7 +55,7 @@ def test_survivors_of_a_cut_link_are_free_soon_after_the_threshold_and_go_on_wit
     before = {node: nodes.pids(node) for node in ("n1", "n2")}
     network.inside("n3", "ip", "link", "set", "eth0", "down")
     for node in before:
-        _, said = nodes.agents[node].communicate(timeout=100)
+        _, said = nodes.agents[node].communicate(timeout=120)
         assert nodes.agents[node].returncode == 0, said
     found = [json.loads((tmp_path / f"result{rank}").read_text()) for rank in (0, 1)]
     assert found[0]["checksum"] == found[1]["checksum"] and all(item["reformed"] == 1 for item in found)

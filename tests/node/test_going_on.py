@@ -25,9 +25,12 @@ TRAIN = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.sdk.elastic.ranks import train
-pause = float(sys.argv[3]) if sys.argv[3:] else 0.01
-train(sys.argv[1] + os.environ["RANK"], {STEPS}, 3, None, {{"pause": pause, "progress": sys.argv[2]}})
+pace = {{"pause": 0.05, "hurry": sys.argv[2] + "-hurry"}}
+options = {{"progress": sys.argv[2], "patient": "HANGS" not in os.environ, **pace}}
+train(sys.argv[1] + os.environ["RANK"], {STEPS}, 3, None, options)
 """
+# In the environment of ranks of which one is going to hang.
+HANGS = {"HANGS": "1"}
 
 
 @pytest.fixture
@@ -61,25 +64,26 @@ def test_lost_nodes_cost_the_ranks_of_the_others_neither_their_process_nor_a_ste
     nodes: Nodes, peer: Peer, tmp_path: Path
 ) -> None:
     for node in ("n1", "n2", "n3"):
-        nodes.start(node, str(tmp_path / "progress"), "0.02", nnodes="1:3", ranks=1, flags=("--no-spare",))
+        nodes.start(node, str(tmp_path / "progress"), nnodes="1:3", ranks=1, flags=("--no-spare",))
     wait_for(lambda: beats(peer) >= 5, 100, "step 5")
     before = {node: nodes.pids(node) for node in ("n1", "n2")}
     # Two of three may go on by themselves.
     nodes.kill("n3")
-    wait_for(lambda: nodes.running("n1", 1) and nodes.running("n2", 1), 30, "generation 1")
+    wait_for(lambda: nodes.running("n1", 1) and nodes.running("n2", 1), what="generation 1")
     assert {node: nodes.pids(node) for node in before} == before
     # That n3 is out of reach may have been told before.
-    (failed,) = wait_for(lambda: lost_ranks(peer), what="the report of rank 2")
+    failed = wait_for(lambda: lost_ranks(peer), what="the report of rank 2")[0]
     assert (failed["rank"], failed["node"]) == (2, "n3") and "neither does their agent" in failed["error"]
-    (attempt,) = wait_for(lambda: [item for item in peer.posted("/attempts") if item["generation"] == 1])
+    attempt = peer.attempt(1, 2)
     assert attempt["cause"] == "self" and [item["rank"] for item in attempt["ranks"]] == [0, 1]
     # One of two may not; and it was the one that led. The service says who goes on: under a new leader, with a store beside it.
     nodes.kill("n1")
-    wait_for(lambda: waits(nodes, "n2"), 30, "the rank that is left")
+    wait_for(lambda: waits(nodes, "n2"), what="the rank that is left")
     nodes.command(1, "n2", 2, ["n2"], exclude=["n1"])
-    wait_for(lambda: nodes.running("n2", 2), 30, "generation 2")
+    wait_for(lambda: nodes.running("n2", 2), what="generation 2")
     assert nodes.pids("n2") == before["n2"]
-    _, said = nodes.agents["n2"].communicate(timeout=100)
+    (tmp_path / "progress-hurry").touch()
+    _, said = nodes.agents["n2"].communicate(timeout=120)
     assert nodes.agents["n2"].returncode == 0, said
     assert "leads from now on" in said and peer.posted("commands/1/result")[-1]["status"] == "done"
     found = json.loads((tmp_path / "result1").read_text())
@@ -109,13 +113,16 @@ def test_a_lost_rank_costs_the_others_neither_their_process_nor_a_step(
     runs: Runs, peer: Peer, script: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     result, progress = tmp_path / "result", tmp_path / "progress"
+    if number == signal.SIGSTOP:
+        runs.environment |= HANGS
     process = runs.start(script, str(result), str(progress), ranks=3)
     wait_for(lambda: beats(peer) >= 5, 100, "step 5")
     before = pids(runs)
     os.kill(before[1], number)
-    wait_for(lambda: pids(runs) == {0: before[0], 2: before[2]}, 30, "generation 1")
+    wait_for(lambda: pids(runs) == {0: before[0], 2: before[2]}, what="generation 1")
     assert runs.state()["care"]["generation"] == 1
-    _, error = process.communicate(timeout=100)
+    (tmp_path / "progress-hurry").touch()
+    _, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     found: list[dict[str, Any]] = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("result[0-9]"))]
     assert [item["rank"] for item in found] == [0, 2]

@@ -65,7 +65,7 @@ def test_the_agent_tells_of_gpus_in_its_lease_and_of_xids_in_the_drivers_words(
         wait_for(lambda: any(lease.get("gpus") for lease in peer.posted("nodes/n7/lease")))
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 @pytest.mark.gpu

@@ -47,11 +47,11 @@ def test_a_node_keeps_its_lease_and_refuses_what_it_cannot_do(peer: Peer, tmp_pa
         (result,) = wait_for(lambda: peer.posted("commands/4/result"))
         assert result["status"] == "refused"
         assert peer.posted("commands/5/result") == [], "that is for the job's own agent"
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        second = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert second.returncode == 2 and "--data-dir" in second.stderr
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     assert process.returncode == 0
 
 
@@ -71,5 +71,5 @@ def test_a_node_offers_probes_and_carries_them_out(peer: Peer, tmp_path: Path) -
         assert result["probe"]["host"] == "127.0.0.1" and result["probe"]["port"] > 0
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(120)
     assert process.returncode == 0

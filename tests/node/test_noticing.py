@@ -34,7 +34,7 @@ def test_a_rank_that_stands_still_is_named_and_reported_and_restarted_by_command
     stacks: list[list[str]] = []
     peer.on_failure = lambda _: stacks.append([line for line in peer.lines() if "monitor: stack of" in line])
     process = runs.start(SCRIPT, str(flag), "0.1", ranks=3)
-    (failure,) = wait_for(lambda: peer.posted("/failures"), 60)
+    failure = wait_for(lambda: peer.posted("/failures"))[0]
     (failed,) = failure["failed"]
     assert (failed["rank"], failed["exit_code"], failed["signal"]) == (1, None, None)
     if find_py_spy() is not None:
@@ -48,13 +48,13 @@ def test_a_rank_that_stands_still_is_named_and_reported_and_restarted_by_command
     peer.rows.append({"id": 1, "job": "job", "generation": 1, "kind": "restart_ranks", "args": {}, "deadline": None})
     wait_for(lambda: peer.posted("commands/1/result"))
     flag.touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
 
 
 def test_an_exception_is_reported_while_its_process_is_still_on_its_way_out(runs: Runs, peer: Peer, flag: Path) -> None:
     runs.environment["FAULTS"] = "1@12:raise_slowly"
     process = runs.start(SCRIPT, str(flag), "0.05", ranks=2)
-    (failure,) = wait_for(lambda: peer.posted("/failures"), 60)
+    failure = wait_for(lambda: peer.posted("/failures"))[0]
     (failed,) = failure["failed"]
     assert (failed["rank"], failed["exit_code"], failed["error"], failed["step"]) == (
         1,
@@ -65,15 +65,15 @@ def test_an_exception_is_reported_while_its_process_is_still_on_its_way_out(runs
     peer.rows.append({"id": 1, "job": "job", "generation": 1, "kind": "restart_ranks", "args": {}, "deadline": None})
     wait_for(lambda: peer.posted("commands/1/result"))
     flag.touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
 
 
 def test_the_right_rank_is_called_slow(runs: Runs, flag: Path) -> None:
     runs.environment["FAULTS"] = "2@10:slow=1.5"
     process = runs.start(SCRIPT, str(flag), "0.1", ranks=3)
-    wait_for(lambda: "straggler" in notices(runs), 60)
+    wait_for(lambda: "straggler" in notices(runs))
     flag.touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     named = {line.split(":")[2] for line in notices(runs).splitlines() if "straggler" in line}
     assert all(name.startswith(" rank 2 ") for name in named), notices(runs)
 
@@ -89,20 +89,20 @@ def test_the_right_rank_is_called_slow(runs: Runs, flag: Path) -> None:
 def test_numbers_that_go_wrong_are_noticed(runs: Runs, peer: Peer, flag: Path, fault: str, word: str, told: bool) -> None:
     runs.environment["FAULTS"] = fault
     process = runs.start(SCRIPT, str(flag), "0.12", ranks=2)
-    wait_for(lambda: word in notices(runs), 60)
+    wait_for(lambda: word in notices(runs))
     if told:
-        (failure,) = wait_for(lambda: peer.posted("/failures"))
+        failure = wait_for(lambda: peer.posted("/failures"))[0]
         assert failure["bad_since"] == 30
     flag.touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     assert bool(peer.posted("/failures")) == told
 
 
 def test_a_clean_run_is_left_in_peace(runs: Runs, peer: Peer, flag: Path) -> None:
     process = runs.start(SCRIPT, str(flag), "0.05", ranks=2)
-    wait_for(lambda: any((beat["ranks"][0]["step"] or 0) > 100 for beat in peer.posted("/heartbeat")), 60)
+    wait_for(lambda: any((rank["step"] or 0) > 100 for beat in peer.posted("/heartbeat") for rank in beat["ranks"]))
     flag.touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     assert [line for line in notices(runs).splitlines() if "under use" not in line] == []
     assert peer.posted("/failures") == []
 

@@ -69,7 +69,7 @@ def test_a_command_that_ends_well_is_a_good_end_and_every_line_arrives_once(
 ) -> None:
     flag.touch()
     process = runs.start(script, str(flag))
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     assert "[rank0]: rank 0 of 2 generation 0" in out and "[rank1]: last words" in out
     assert peer.lines(0) == ["rank 0 of 2 generation 0", "last words"]
@@ -86,7 +86,7 @@ def test_steps_of_every_rank_are_in_the_heartbeat(runs: Runs, peer: Peer, script
     process = runs.start(script, str(flag))
     wait_for(lambda: any(all((rank["step"] or 0) > 2 for rank in beat["ranks"]) for beat in peer.posted("/heartbeat")))
     flag.touch()
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     assert peer.posted("nodes/n1/lease")[0]["boot_id"]
 
 
@@ -107,7 +107,7 @@ def test_a_killed_rank_is_reported_and_restarted_when_the_service_says_so(
     second = ranks_of(runs)
     assert set(first.values()).isdisjoint(second.values())
     flag.touch()
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     assert peer.posted("/attempts")[-1]["cause"] == "restart"
     assert "rank 1 of 2 generation 1" in peer.lines(1)
 
@@ -127,7 +127,7 @@ def test_the_lines_of_a_failed_rank_arrive_before_the_report_of_its_failure(
 def test_a_stop_command_gives_the_job_up_with_the_reason(runs: Runs, peer: Peer, script: Path, flag: Path) -> None:
     peer.on_failure = restart_row(peer, kind="stop_ranks", generation=0, args={"why": "the batch is bad; fix the data"})
     process = runs.start(script, str(flag), "raise", "1")
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "given up: the batch is bad; fix the data" in error
     assert peer.posted("commands/1/result")[0]["status"] == "done"
@@ -140,7 +140,7 @@ def test_without_a_service_the_agent_restarts_by_itself(tmp_path: Path, script: 
         process = runs.start(script, str(flag), "raise", "1")
         wait_for(lambda: (tmp_path / "data/run/job/logs/1/rank1.log").exists())
         flag.touch()
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=120)
         assert process.returncode == 0
         assert "does not answer" in error and "starting generation 1 (self)" in error
     finally:
@@ -159,7 +159,7 @@ def test_a_service_that_dies_leaves_the_ranks_alone_and_gets_the_lines_later(
     peer.up()
     wait_for(lambda: "step 40" in peer.lines(0))
     flag.touch()
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     texts = peer.lines(0)
     assert texts[1:-1] == [f"step {number}" for number in range(len(texts) - 2)], "no line lost, none doubled"
 
@@ -181,7 +181,7 @@ def test_a_killed_agent_leaves_the_ranks_alone_and_the_next_one_takes_them_over(
     wait_for(lambda: any(item["cause"] == "takeover" for item in peer.posted("/attempts")))
     assert ranks_of(runs) == before
     flag.touch()
-    _, error = second.communicate(timeout=60)
+    _, error = second.communicate(timeout=120)
     assert second.returncode == 0 and "took over 2 of 2 ranks, generation 0" in error
     texts = peer.lines(0)
     assert texts[1:-1] == [f"step {number}" for number in range(len(texts) - 2)] and texts[-1] == "last words"
@@ -199,7 +199,7 @@ def test_the_exit_status_of_a_rank_that_died_while_no_agent_lived_is_known_to_th
     wait_for(lambda: (runs.folder / "data/run/job/exits.jsonl").read_text())
     peer.on_failure = restart_row(peer, kind="stop_ranks", generation=0, args={"why": "enough"})
     second = runs.start(script, str(flag))
-    assert second.wait(60) == 1
+    assert second.wait(120) == 1
     (failed,) = peer.posted("/failures")[0]["failed"]
     assert (failed["rank"], failed["signal"]) == (0, 11)
 
@@ -215,7 +215,7 @@ def test_a_keeper_that_is_killed_costs_nothing_but_knowledge(runs: Runs, peer: P
     assert (failed["rank"], failed["exit_code"], failed["signal"]) == (0, None, None)
     wait_for(lambda: "rank 0 of 2 generation 1" in peer.lines(0))
     flag.touch()
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -229,7 +229,7 @@ def test_a_signal_is_passed_on_to_the_ranks(runs: Runs, peer: Peer, tmp_path: Pa
     process = runs.start(script)
     wait_for(lambda: running(runs) and peer.lines() == ["ready", "ready"])
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert out.count(f"got {number.value}") == 2
     assert peer.posted("/failures") == []
@@ -243,7 +243,7 @@ def test_no_grandchild_outlives_the_job(runs: Runs, tmp_path: Path) -> None:
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[0]], start_new_session=True)\n"
     )
     process = runs.start(script, ranks=1)
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     wait_for(lambda: runs.processes() == [])
 
 
@@ -251,12 +251,12 @@ def test_one_job_has_one_agent(runs: Runs, script: Path, flag: Path) -> None:
     first = runs.start(script, str(flag))
     wait_for(lambda: running(runs))
     second = runs.start(script, str(flag))
-    _, error = second.communicate(timeout=60)
+    _, error = second.communicate(timeout=120)
     assert (
         second.returncode == 2 and error == "pitstop: job job is cared for by another pitstop run already; choose another --job\n"
     )
     flag.touch()
-    assert first.wait(30) == 0
+    assert first.wait(120) == 0
 
 
 def test_another_command_does_not_take_a_job_over(runs: Runs, script: Path, flag: Path) -> None:
@@ -265,7 +265,7 @@ def test_another_command_does_not_take_a_job_over(runs: Runs, script: Path, flag
     first.kill()
     first.wait()
     second = runs.start(script, str(flag), "other")
-    _, error = second.communicate(timeout=60)
+    _, error = second.communicate(timeout=120)
     assert second.returncode == 2 and "choose another --job" in error and error.count("\n") == 1
 
 
@@ -280,14 +280,14 @@ def test_another_command_does_not_take_a_job_over(runs: Runs, script: Path, flag
 )
 def test_bad_usage_gets_one_line_and_starts_nothing(arguments: list[str], message: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "pitstop_entry.py"), "run", *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, str(ROOT / "pitstop_entry.py"), "run", *arguments], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_agent_and_command_line_never_load_torch() -> None:
     code = "import sys; import cli.main, cli.run, node.launch, node.agent, node.keeper; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.stdout == "False\n", done.stderr
 
 
@@ -300,7 +300,7 @@ def test_an_undecided_failure_is_asked_about_again_under_the_same_key(runs: Runs
     process = runs.start(script, str(flag), "raise", "1")
     wait_for(lambda: peer.posted("commands/1/result"))
     flag.touch()
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     first, second = peer.posted("/failures")
     assert first["idempotency_key"] == second["idempotency_key"]
 
@@ -309,7 +309,7 @@ def test_a_terminal_that_nobody_reads_holds_neither_the_ranks_nor_the_end_up(run
     script = tmp_path / "flood.py"
     script.write_text("for number in range(50_000): print('line', number)")
     process = runs.start(script, ranks=1)
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     assert peer.lines(0)[-1] == "line 49999"
 
 
@@ -322,7 +322,7 @@ def test_an_agent_works_among_folders_that_are_named_like_its_own(runs: Runs, pe
     runs.environment["PYTHONPATH"] = f"{shadow}:{ROOT / 'sdk'}"
     flag.touch()
     process = runs.start(script, str(flag))
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
 
 
@@ -330,5 +330,5 @@ def test_an_agent_needs_nothing_that_only_the_service_has() -> None:
     absent = ("fastapi", "sqlalchemy", "alembic", "uvicorn", "pydantic", "jinja2", "dbos", "openai", "faiss", "ortools", "torch")
     block = f"import sys; sys.modules.update(dict.fromkeys({absent!r}))"
     code = f"{block}; import cli.run, cli.node, node.launch, node.node_agent, node.keeper; print('works')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.stdout == "works\n", done.stderr

@@ -32,7 +32,7 @@ def test_ten_minutes_without_a_service_and_a_killed_agent_lose_and_double_no_lin
     script, flag = tmp_path / "talk.py", tmp_path / "finish"
     script.write_text(TALK)
     first = runs.start(script, str(flag), ranks=RANKS)
-    wait_for(lambda: all(peer.lines(rank) for rank in range(RANKS)), 60)
+    wait_for(lambda: all(peer.lines(rank) for rank in range(RANKS)))
     peer.down()
     time.sleep(AWAY_SECONDS / 2)
     first.kill()
@@ -45,7 +45,7 @@ def test_ten_minutes_without_a_service_and_a_killed_agent_lose_and_double_no_lin
     peer.up()
     time.sleep(2)
     peer.lose_log_answers = False
-    wait_for(lambda: any(item["cause"] == "takeover" for item in peer.posted("/attempts")), 60)
+    wait_for(lambda: any(item["cause"] == "takeover" for item in peer.posted("/attempts")))
     flag.touch()
     assert second.wait(120) == 0
     for rank in range(RANKS):

@@ -93,5 +93,5 @@ def test_ranks_that_start_again_are_forked_from_the_spare_and_end_as_any_other(r
     assert any("ValueError: bad batch" in line for line in peer.lines(1)), "its traceback is in its log"
     wait_for(lambda: "warm rank 0 generation 2 __main__ True" in peer.lines(0))
     flag.touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     wait_for(lambda: runs.processes() == [], what="the end of every process")

@@ -61,7 +61,7 @@ def test_torchruns_first_failure_is_reported_with_its_exception(runs: Runs, peer
     runs.python = sys.executable
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     process = runs.start(Path(launcher[0]), *launcher[1:], str(script), ranks=1)
-    _, error = process.communicate(timeout=110)
+    _, error = process.communicate(timeout=120)
     assert process.returncode == 1, error
     (failed,) = peer.posted("/failures")[0]["failed"]
     # torchrun tells of it before it has ended itself.

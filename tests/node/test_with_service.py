@@ -110,7 +110,7 @@ def test_a_killed_rank_is_diagnosed_restarted_by_command_and_training_passes_the
     assert verified["reason"] == "process_killed_sigkill" and verified["job"] == "job"
     assert min(steps(service).values()) > died_at
     flag.touch()
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     assert "[rank1]: generation 1 resumes at step" in out
     assert "starting generation 1 (restart)" in error

@@ -77,7 +77,7 @@ def test_a_job_with_a_forging_name_is_requeued_without_a_node_and_only_once(slur
     goal = JobGoal(Verb.REQUEUE, job, 0, "12", "Xid 79 on n1", ("n1",))
     first = carried(slurm, goal)
     assert first.done, first
-    slurm.until("it to run again", lambda: "RUNNING" in slurm.run("squeue", "-h", "-j", job, "-o", "%T"), 40)
+    slurm.until("it to run again", lambda: "RUNNING" in slurm.run("squeue", "-h", "-j", job, "-o", "%T"))
     assert slurm.run("squeue", "-h", "-j", job, "-o", "%N %x") == "n[0,2] n[1,3]"
     assert slurm.run("squeue", "-h", "-j", job, "-O", "RestartCnt,admin_comment:40").split() == [
         "1",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx2
 
+from cli.stories.stage import free_port
 from tests.node.peer import wait_for
-from tests.service.service_process import free_port
 
 __all__ = ["EtcdProcess", "has_etcd"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.service_process import free_port
+from cli.stories.stage import free_port
 
 __all__ = ["postgres"]
 

@@ -13,7 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.service.service_process import ServiceProcess, free_port
+from cli.stories.stage import free_port
+from tests.service.service_process import ServiceProcess
 
 pytestmark = pytest.mark.acceptance
 
@@ -119,7 +120,7 @@ def test_prometheus_and_alertmanager_bring_an_alert(service: ServiceProcess, tmp
         ["prometheus-alertmanager", f"--config.file={tmp_path / 'alertmanager.yml'}", f"--storage.path={tmp_path / 'am'}",
          f"--web.listen-address=127.0.0.1:{alertmanager_port}", "--cluster.listen-address="],
         ["prometheus", f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-         f"--web.listen-address=127.0.0.1:{port}"],
+         f"--web.listen-address=127.0.0.1:{port}", "--rules.alert.resend-delay=1s"],
     )  # fmt: skip
     with (tmp_path / "log").open("wb") as log:
         running = [subprocess.Popen(command, stdout=log, stderr=log) for command in commands]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pitstop.elastic.training import Elastic
+from pitstop.elastic.training import UNKNOWN_SECONDS, Elastic
 from pitstop.sampler import Sampler
 
 __all__ = ["SAMPLES", "Net", "train"]
@@ -49,7 +49,15 @@ class InHalves(torch.optim.SGD):
 
 
 class Doomed(Elastic):
-    """Ends by signal 9 at a given point of a given step, or at any moment."""
+    """Ends by signal 9 at a given point of a given step, or at any moment.
+
+    `patient`: a peer that a busy machine keeps from its work is not taken for one that hangs. The death of one is told at once.
+    """
+
+    patient = True
+
+    def _threshold(self) -> float:
+        return UNKNOWN_SECONDS if self.patient else super()._threshold()
 
     def doom(self, step: int, where: str, number: int) -> None:
         self.fate = step, where, number
@@ -85,7 +93,10 @@ class Doomed(Elastic):
 
 
 def train(result: str, steps: int, seed: int, fate: tuple[Any, ...] | None, options: dict[str, Any]) -> None:
-    """`fate`: ("after", seconds) or (step, where, number). The result is written only by a rank that gets to the end."""
+    """`fate`: ("after", seconds) or (step, where, number). The result is written only by a rank that gets to the end.
+
+    Of the options, `pause` is the seconds that a micro-batch takes at least, until there is a file at `hurry`.
+    """
     dtype = getattr(torch, options.get("dtype", "float64"))
     torch.manual_seed(7)
     inputs = torch.randn(SAMPLES, FEATURES, dtype=dtype)
@@ -96,13 +107,13 @@ def train(result: str, steps: int, seed: int, fate: tuple[Any, ...] | None, opti
         [{"params": net.body.parameters(), "lr": 0.05, "momentum": 0.9}, {"params": ledgers, "lr": 1.0, "momentum": 0.0}]
     )
     sampler = Sampler(SAMPLES, BATCH, seed=seed)
-    pause, doomed_in = options.get("pause", 0.0), None
+    pause, hurry = options.get("pause", 0.0), Path(options.get("hurry", "/nowhere"))
 
     def loss_of(ids: list[int]) -> torch.Tensor:
         if isinstance(training, Doomed):
             training.strike("forward", len(training._done))
         rows = torch.tensor(ids)
-        time.sleep(pause)
+        time.sleep(0.0 if hurry.exists() else pause)
         loss = torch.nn.functional.mse_loss(net.body(inputs[rows]), targets[rows])
         # Each sample adds exactly one to its place in both ledgers' gradient.
         counted = MICRO * (net.first[rows].sum() + net.last[rows].sum())
@@ -118,12 +129,12 @@ def train(result: str, steps: int, seed: int, fate: tuple[Any, ...] | None, opti
         checkpoints=options.get("checkpoints"),
         save_every=options.get("save_every", 100),
     )
+    training.patient = options.get("patient", True)
     optimizer.between = lambda: training.strike("optimizer")  # type: ignore[method-assign]
     # The last of the model's gradients to come: that of the first layer.
     next(net.body.parameters()).register_hook(lambda _: training.strike("backward", len(training._done)))
     if fate is not None and fate[0] == "after":
-        doomed_in = float(fate[1])
-        threading.Timer(doomed_in, os.kill, (os.getpid(), fate[2] if len(fate) > 2 else signal.SIGKILL)).start()
+        threading.Timer(float(fate[1]), os.kill, (os.getpid(), fate[2] if len(fate) > 2 else signal.SIGKILL)).start()
     elif fate is not None:
         training.doom(*fate)
     moments, losses = [], []
