@@ -19,7 +19,7 @@ from tests.node.peer import wait_for
 from tests.service.etcd_process import EtcdProcess, has_etcd
 from tests.service.scripted_agent import ScriptedAgent
 from tests.service.test_leases import TTL, Time, kinds
-from tests.service.test_node_loss import begin, lost_peer, until
+from tests.service.test_node_loss import Clock, begin, lost_peer, until
 
 pytestmark = [pytest.mark.acceptance]
 NODES = [f"n{number}" for number in range(150)]
@@ -79,7 +79,7 @@ def test_a_node_that_etcd_knows_nothing_of_any_more_is_not_lost_whatever_the_dat
     etcd: EtcdProcess, tmp_path: Path, pool: MatcherPool
 ) -> None:
     settings = load_settings(data_dir=tmp_path / "data", etcd=etcd.url)
-    app = create_app(settings, shared_pool=pool)
+    app = create_app(settings, clock=Clock(), shared_pool=pool)
     with TestClient(app, base_url="http://localhost", client=("127.0.0.1", 50000)) as client:
         one, _ = begin(client)
         etcd.kill()

@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
+from service.app import create_app
+from service.ingest.matching import MatcherPool
+from service.settings import Settings
+from service.state import Service
+from tests.node.peer import wait_for
 from tests.service.scripted_agent import ScriptedAgent
+
+# Less than half of what the judge of leases takes for a pause of its own.
+STEP_SECONDS = 0.4
+
+
+@dataclass
+class Clock:
+    """Stands still but for `look`: on a machine however slow, no lease runs out before its time."""
+
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def client(settings: Settings, pool: MatcherPool, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    monkeypatch.setattr("service.leases.LOOK_SECONDS", 0.02)
+    application = create_app(settings, clock=Clock(), shared_pool=pool)
+    with TestClient(application, base_url="http://localhost", client=("127.0.0.1", 50000)) as client:
+        yield client
+
+
+def look(client: TestClient, seconds: float = STEP_SECONDS) -> float:
+    """So much time passes, and the leases are judged; the time then."""
+    service: Service = client.app.state.pitstop  # type: ignore[attr-defined]
+    clock, before = service.clock, service.recoveries.reviewed()
+    assert isinstance(clock, Clock)
+    clock.now += seconds
+    wait_for(lambda: service.recoveries.reviewed() is not before)
+    return clock.now
 
 
 class TwoNodes(ScriptedAgent):
@@ -26,7 +64,7 @@ def lost_peer(**fields: Any) -> dict[str, Any]:
     return {
         "attempt": 1,
         "failed": [{"rank": 0, "node": "n1", "exit_code": 1, "signal": None, "error": "RuntimeError: Connection reset by peer"}],
-        "unreachable": [{"node": "n2", "since": time.time(), "why": "its agent closed the connection"}],
+        "unreachable": [{"node": "n2", "since": 1_000_000.0, "why": "its agent closed the connection"}],
         **fields,
     }
 
@@ -37,32 +75,34 @@ def begin(client: TestClient) -> tuple[TwoNodes, ScriptedAgent]:
     two.lease()
     one.start()
     one.heartbeat(5)
+    look(client)
     return one, two
 
 
-def until(client: TestClient, one: ScriptedAgent, *others: ScriptedAgent) -> dict[str, Any]:
-    """The incident, once it was decided upon; the agents renew their leases meanwhile."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        for agent in (one, *others):
+def until(client: TestClient, *agents: ScriptedAgent, passing: float = STEP_SECONDS) -> dict[str, Any]:
+    """The incident, once it was decided upon; the agents renew their leases meanwhile, and so much time passes at each look."""
+
+    def decided() -> dict[str, Any] | None:
+        look(client, passing)
+        for agent in agents:
             agent.lease()
         listed = client.get("/api/v1/incidents?job=gpt").json()["items"]
-        incident = client.get(f"/api/v1/incidents/{listed[0]['id']}").json() if listed else {}
-        if any(recovery["directive"] for recovery in incident.get("recoveries", ())):
-            return dict(incident)
-        time.sleep(0.1)
-    raise AssertionError("no decision")
+        incident: dict[str, Any] = client.get(f"/api/v1/incidents/{listed[0]['id']}").json() if listed else {}
+        return incident if any(recovery["directive"] for recovery in incident.get("recoveries", ())) else None
+
+    found: dict[str, Any] = wait_for(decided, what="a decision")
+    return found
 
 
 def test_a_node_that_is_silent_and_out_of_reach_is_lost_and_the_job_goes_on_without_it(client: TestClient) -> None:
     one, _ = begin(client)
-    began = time.monotonic()
+    began = look(client, 0.0)
     one.fail(**lost_peer())
     incident = until(client, one)
     assert (incident["reason"], incident["severity"], incident["node"]) == ("node_failure", "SEV1", "n2")
     directive = incident["recoveries"][-1]["directive"]
     assert directive["directive"] == "shrink" and directive["nodes"]["exclude"] == ["n2"] and directive["nodes"]["use"] == ["n1"]
-    assert time.monotonic() - began >= 1, "not before its lease ran out"
+    assert look(client, 0.0) - began >= 2, "not before its lease ran out"
     (restart,) = [command for command in one.poll() if command["kind"] == "restart_ranks"]
     assert restart["args"]["nodes"] == ["n1"]
 
@@ -77,13 +117,14 @@ def test_a_node_that_only_its_peers_cannot_reach_is_not_lost(client: TestClient)
 
 def test_a_silent_lease_alone_is_no_loss(client: TestClient) -> None:
     one, _ = begin(client)
-    deadline = time.monotonic() + 30
-    silent: list[str] = []
-    while not silent and time.monotonic() < deadline:
+
+    def silent() -> list[str]:
+        look(client)
         one.lease()
-        silent = client.get("/readyz").json().get("leases", {}).get("silent", [])
-        time.sleep(0.1)
-    assert silent == ["n2"]
+        found: list[str] = client.get("/readyz").json().get("leases", {}).get("silent", [])
+        return found
+
+    assert wait_for(silent) == ["n2"]
     assert client.get("/api/v1/incidents").json()["items"] == []
     assert one.poll() == []
 
@@ -99,14 +140,15 @@ def test_a_node_that_turns_out_lost_after_the_decision_is_the_cause_after_all(cl
     one, two = begin(client)
     one.fail(**lost_peer())
     # A renewal that was on its way when the node died.
+    look(client)
     two.lease()
-    assert until(client, one)["reason"] != "node_failure"
-    deadline = time.monotonic() + 30
-    restarts: list[dict[str, Any]] = []
-    while not any(command["args"]["nodes"] == ["n1"] for command in restarts):
-        assert time.monotonic() < deadline, restarts
+    assert until(client, one, passing=0.0)["reason"] != "node_failure"
+
+    def restarted_without_it() -> bool:
+        look(client)
         one.lease()
-        restarts = [command for command in one.poll() if command["kind"] == "restart_ranks"]
-        time.sleep(0.1)
+        return any(command["kind"] == "restart_ranks" and command["args"]["nodes"] == ["n1"] for command in one.poll())
+
+    wait_for(restarted_without_it)
     (listed,) = client.get("/api/v1/incidents?job=gpt").json()["items"]
     assert (listed["reason"], listed["severity"], listed["node"]) == ("node_failure", "SEV1", "n2")
