@@ -12,7 +12,8 @@ from cli.stories.stage import Stage, open_stage
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_lab import Lab, open_lab
 
-# A job that trains without torch: steps through the monitor, resumes from the step it last wrote down.
+# A job that trains without torch: steps through the monitor until a file tells it to finish, resumes from the step it last
+# wrote down.
 STEPPER = """
 import os, sys, time
 from pathlib import Path
@@ -20,9 +21,10 @@ import pitstop
 
 monitor = pitstop.init()
 rank = os.environ["RANK"]
-mark = Path(sys.argv[1] + "." + rank)
-first = int(mark.read_text()) + 1 if mark.exists() else 0
-for step in range(first, int(sys.argv[2])):
+mark, finish = Path(sys.argv[1] + ".mark." + rank), Path(sys.argv[1] + ".finish")
+step = int(mark.read_text()) if mark.exists() else -1
+while not finish.exists():
+    step += 1
     with monitor.step(step):
         time.sleep(0.02)
     unfinished = mark.with_name(mark.name + ".unfinished")
@@ -41,15 +43,20 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture
 def launch_stepper(stage: Stage) -> Callable[..., object]:
-    """Start two ranks that count steps up to `steps` under `pitstop run`."""
+    """Start two ranks that count steps under `pitstop run` until `finish`."""
     script = stage.folder / "stepper.py"
     script.write_text(STEPPER, encoding="utf-8")
 
-    def launch(job: str, steps: int = 400, *options: str) -> object:
-        command = [sys.executable, str(script), str(stage.folder / f"{job}.mark"), str(steps)]
-        return stage.start(job, "run", "--job", job, "--ranks", "2", *options, "--", *command)
+    def launch(job: str) -> object:
+        return stage.start(job, "run", "--job", job, "--ranks", "2", "--", sys.executable, str(script), str(stage.folder / job))
 
     return launch
+
+
+@pytest.fixture
+def finish(stage: Stage) -> Callable[[str], None]:
+    """Let a job that counts steps come to its end."""
+    return lambda job: (stage.folder / f"{job}.finish").touch()
 
 
 @pytest.fixture(scope="module")

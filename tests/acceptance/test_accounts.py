@@ -54,11 +54,11 @@ def test_the_account_of_a_killed_job_adds_up_to_its_wall_clock_within_one_per_ce
     stop = stage.folder / "stop"
     command = [sys.executable, str(script), str(stage.folder / "counted.notes"), str(stop)]
     launcher = stage.start("counted", "run", "--job", "counted", "--ranks", "1", "--", *command)
-    stage.wait_for("30 steps", lambda: stage.step_of("counted") >= 30, 60)
+    stage.wait_for("30 steps", lambda: stage.step_of("counted") >= 30, 180)
     os.kill(processes_of(stage, "counted")[0], signal.SIGKILL)
-    stage.wait_for("the recovery to be verified", lambda: settled(stage, "counted"), 60)
+    stage.wait_for("the recovery to be verified", lambda: settled(stage, "counted"), 180)
     stop.touch()
-    assert launcher.wait(timeout=90) == 0
+    assert launcher.wait(timeout=120) == 0
     gone_at = time.time()
 
     told: dict[str, Any] = stage.get("/api/v1/jobs/counted/account")

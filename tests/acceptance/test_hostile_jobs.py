@@ -39,8 +39,8 @@ def ended(stage: Stage, job: str) -> dict[str, Any] | None:
 def test_a_crash_loop_is_stopped_within_its_budget_and_the_owner_told_why(stage: Stage) -> None:
     stage.serve()
     launcher = launch(stage, "looper", CRASHER)
-    incident = stage.wait_for("the job to be stopped", lambda: ended(stage, "looper"), 90)
-    assert launcher.wait(timeout=30) == 1
+    incident = stage.wait_for("the job to be stopped", lambda: ended(stage, "looper"), 180)
+    assert launcher.wait(timeout=120) == 1
     assert len(stage.get("/api/v1/jobs/looper")["attempts"]) == 4
     told = [entry["text"] for entry in incident["timeline"] if entry["kind"] == "notified"]
     assert any("crash loop: budget of 3" in text for text in told), told
@@ -52,8 +52,8 @@ def test_a_job_that_prints_every_root_line_there_is_touches_no_node_and_no_other
 ) -> None:
     stage.serve()
     stage.put("/api/v1/modes", modes=dict.fromkeys((action.value for action in Action), "auto"), why="trial")
-    launch_stepper("bystander", 100_000)
-    stage.wait_for("the bystander's steps", lambda: stage.step_of("bystander") >= 5, 60)
+    launch_stepper("bystander")
+    stage.wait_for("the bystander's steps", lambda: stage.step_of("bystander") >= 5, 180)
     lines = [
         line for rule in load_packs() if rule.role is RuleRole.ROOT for text in rule.examples.match for line in text.split("\n")
     ]
@@ -62,11 +62,11 @@ def test_a_job_that_prints_every_root_line_there_is_touches_no_node_and_no_other
     text = stage.folder / "lies.txt"
     text.write_text("".join(f"Nov 29 18:00:00 {node} kernel: {line}\n{line}\n" for line in lines), encoding="utf-8")
     launch(stage, "liar", LIAR, str(text))
-    incident = stage.wait_for("the liar to be stopped", lambda: ended(stage, "liar"), 90)
+    incident = stage.wait_for("the liar to be stopped", lambda: ended(stage, "liar"), 180)
     assert all(item["trust"] != "node" or "ended with" in item["text"] for item in incident["evidence"])
     assert stage.get("/api/v1/returns")["items"] == []
     assert {item["state"] for item in stage.get("/api/v1/nodes")["items"]} == {"ready"}
     before = stage.step_of("bystander")
-    stage.wait_for("the bystander to go on", lambda: stage.step_of("bystander") > before, 30)
+    stage.wait_for("the bystander to go on", lambda: stage.step_of("bystander") > before, 120)
     assert len(stage.get("/api/v1/jobs/bystander")["attempts"]) == 1
     assert stage.incident_of("bystander") is None

@@ -12,7 +12,7 @@ import pytest
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_a_failure_confirmed_once_is_recognised_with_other_hosts_ranks_and_numbers(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PITSTOP_LLM")}
     told = subprocess.run(
@@ -20,7 +20,7 @@ def test_a_failure_confirmed_once_is_recognised_with_other_hosts_ranks_and_numbe
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=480,
     )
     assert told.returncode == 0, told.stdout + told.stderr
     report = json.loads((tmp_path / "demo" / "report.json").read_text())

@@ -14,7 +14,7 @@ from cli.stories.stage import Stage
 from pitstop.sampler import Sampler
 from tests.acceptance import spike_training
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(500)]
 
 
 def test_a_training_that_bad_batches_ruined_ends_as_one_that_never_saw_them(stage: Stage, tmp_path: Path) -> None:
@@ -23,9 +23,9 @@ def test_a_training_that_bad_batches_ruined_ends_as_one_that_never_saw_them(stag
     script = Path(spike_training.__file__)
     command = [sys.executable, str(script), str(tmp_path / "checkpoints"), str(result)]
     launcher: Any = stage.start("spiky", "run", "--job", "spiky", "--ranks", "1", "--", *command)
-    incident = stage.wait_for("the recovery to be verified", lambda: settled(stage, "spiky"), 150)
+    incident = stage.wait_for("the recovery to be verified", lambda: settled(stage, "spiky"), 200)
     assert incident["reason"] == "loss_spike" and directive_of(incident) == "rollback"
-    assert launcher.wait(timeout=100) == 0
+    assert launcher.wait(timeout=200) == 0
     found = json.loads(result.read_text())
     (skipped,) = found["skip"]
     assert skipped[0] == spike_training.BAD.start - 1 and skipped[1] > spike_training.BAD.start

@@ -18,6 +18,8 @@ from cli.stories.observing import alive, directive_of, processes_of, settled
 from cli.stories.stage import Stage
 
 pytestmark = pytest.mark.acceptance
+# For each thing that is waited for; on a busy machine an interpreter alone takes seconds to start.
+PATIENCE = 180.0
 SAMPLES = Path(__file__).parents[3] / "shared" / "reference" / "samples"
 
 
@@ -41,11 +43,11 @@ def test_what_a_real_alertmanager_posted_becomes_one_incident_per_alert(stage: S
     for name in ("alertmanager_firing", "alertmanager_direct", "alertmanager_firing"):
         status, _ = post(stage, "/api/v1/alerts/alertmanager", (SAMPLES / f"{name}.json").read_bytes())
         assert status < 300
-    listed = stage.wait_for("two incidents", lambda: two_incidents(stage), 20)
+    listed = stage.wait_for("two incidents", lambda: two_incidents(stage), PATIENCE)
     assert {incident["job"]: incident["occurrences"] for incident in listed} == {"42": 2, "7": 1}
 
     post(stage, "/api/v1/alerts/alertmanager", (SAMPLES / "alertmanager_resolved.json").read_bytes())
-    closed = stage.wait_for("the resolved alert to close its incident", lambda: closed_incident(stage, "42"), 20)
+    closed = stage.wait_for("the resolved alert to close its incident", lambda: closed_incident(stage, "42"), PATIENCE)
     assert any("resolved" in f"{entry['kind']} {entry['text']}".lower() for entry in closed["timeline"])
     assert len(stage.get("/api/v1/incidents")["items"]) == 2
 
@@ -60,58 +62,68 @@ def closed_incident(stage: Stage, job: str) -> dict[str, Any] | None:
     return incident if incident and incident["state"] == "resolved" else None
 
 
-def test_a_recovery_survives_kill_9_of_the_service_and_completes_once(stage: Stage, launch_stepper: Callable[..., Any]) -> None:
+def test_a_recovery_survives_kill_9_of_the_service_and_completes_once(
+    stage: Stage, launch_stepper: Callable[..., Any], finish: Callable[[str], None]
+) -> None:
     service = stage.serve()
-    launcher = launch_stepper("survivor", 600)
-    stage.wait_for("some steps", lambda: stage.step_of("survivor") >= 10, 60)
+    launcher = launch_stepper("survivor")
+    stage.wait_for("some steps", lambda: stage.step_of("survivor") >= 10, PATIENCE)
     os.kill(processes_of(stage, "survivor")[1], signal.SIGKILL)
-    stage.wait_for("an incident", lambda: stage.incident_of("survivor"), 30)
+    stage.wait_for("an incident", lambda: stage.incident_of("survivor"), PATIENCE)
     service.kill()
     service.wait()
     stage.serve()
-    incident = stage.wait_for("the recovery to be verified", lambda: settled(stage, "survivor"), 60)
+    incident = stage.wait_for("the recovery to be verified", lambda: settled(stage, "survivor"), PATIENCE)
     # An agent that hears nothing for 5 s acts by itself: then there is nothing left for the service to order.
     assert directive_of(incident) in ("restart", "none")
     assert sum(recovery["relaunches"] for recovery in incident["recoveries"]) <= 1
     attempts = stage.get("/api/v1/jobs/survivor")["attempts"]
     assert sorted(attempt["generation"] for attempt in attempts) == [0, 1]
-    assert launcher.wait(timeout=60) == 0
+    finish("survivor")
+    assert launcher.wait(timeout=PATIENCE) == 0
 
 
 def test_a_job_goes_on_untouched_when_the_service_is_killed_and_stays_away(
-    stage: Stage, launch_stepper: Callable[..., Any]
+    stage: Stage, launch_stepper: Callable[..., Any], finish: Callable[[str], None]
 ) -> None:
     service = stage.serve()
-    launcher = launch_stepper("alone", 300)
-    stage.wait_for("some steps", lambda: stage.step_of("alone") >= 10, 60)
+    launcher = launch_stepper("alone")
+    stage.wait_for("some steps", lambda: stage.step_of("alone") >= 10, PATIENCE)
     before = processes_of(stage, "alone")
     service.kill()
     service.wait()
-    assert launcher.wait(timeout=60) == 0
-    marks = [int((stage.folder / f"alone.mark.{rank}").read_text()) for rank in (0, 1)]
-    assert marks == [299, 299]
+    step = max(marks_of(stage, "alone"))
+    log = stage.folder / "alone.log"
+    stage.wait_for("word that it goes on", lambda: "going on without it" in log.read_text(encoding="utf-8"), PATIENCE)
+    stage.wait_for("100 steps more", lambda: min(marks_of(stage, "alone")) >= step + 100, PATIENCE)
+    assert all(alive(pid) for pid in before.values())
+    finish("alone")
+    assert launcher.wait(timeout=PATIENCE) == 0
     assert not any(alive(pid) for pid in before.values())
-    log = (stage.folder / "alone.log").read_text(encoding="utf-8")
-    assert "going on without it" in log
+
+
+def marks_of(stage: Stage, job: str) -> list[int]:
+    """The last step of each rank, as it wrote it down."""
+    return [int((stage.folder / f"{job}.mark.{rank}").read_text()) for rank in (0, 1)]
 
 
 def test_ranks_outlive_a_killed_launcher_and_the_next_one_takes_them_over(
-    stage: Stage, launch_stepper: Callable[..., Any]
+    stage: Stage, launch_stepper: Callable[..., Any], finish: Callable[[str], None]
 ) -> None:
     stage.serve()
-    first = launch_stepper("orphan", 500)
-    stage.wait_for("some steps", lambda: stage.step_of("orphan") >= 10, 60)
+    first = launch_stepper("orphan")
+    stage.wait_for("some steps", lambda: stage.step_of("orphan") >= 10, PATIENCE)
     before = processes_of(stage, "orphan")
     first.kill()
     first.wait()
-    mark = stage.folder / "orphan.mark.0"
-    step = int(mark.read_text())
-    stage.wait_for("the orphaned ranks to go on", lambda: int(mark.read_text()) > step + 5, 20)
-    second = launch_stepper("orphan", 500)
-    stage.wait_for("steps under the new launcher", lambda: stage.step_of("orphan") > step + 20, 60)
+    step = max(marks_of(stage, "orphan"))
+    stage.wait_for("the orphaned ranks to go on", lambda: min(marks_of(stage, "orphan")) > step + 5, PATIENCE)
+    second = launch_stepper("orphan")
+    stage.wait_for("steps under the new launcher", lambda: stage.step_of("orphan") > step + 20, PATIENCE)
     assert processes_of(stage, "orphan") == before
     assert all(alive(pid) for pid in before.values())
-    assert second.wait(timeout=60) == 0
+    finish("orphan")
+    assert second.wait(timeout=PATIENCE) == 0
     assert not any(alive(pid) for pid in before.values())
     lines = stage.get("/api/v1/logs?job=orphan&rank=0")["items"]
     assert len(lines) == len({(line["path"], line["number"]) for line in lines})
@@ -141,17 +153,17 @@ def test_bad_input_on_each_door_gets_one_clear_error_and_stores_nothing(stage: S
 
 def test_an_unreadable_file_gets_one_line_and_exit_status_2(stage: Stage) -> None:
     process = stage.start("diagnose", "diagnose", str(stage.folder / "absent.log"))
-    assert process.wait(timeout=30) == 2
+    assert process.wait(timeout=PATIENCE) == 2
     lines = (stage.folder / "diagnose.log").read_text(encoding="utf-8").strip().splitlines()
     assert len(lines) == 1 and "absent.log" in lines[0]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_demo_ends_by_itself_verifies_all_faults_and_leaves_no_process(stage: Stage) -> None:
     folder = stage.folder / "demo"
     began = time.time()
     process = stage.start("demo", "demo", "--folder", str(folder))
-    status = process.wait(timeout=280)
+    status = process.wait(timeout=580)
     output = (stage.folder / "demo.log").read_text(encoding="utf-8")
     assert status == 0, output
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))

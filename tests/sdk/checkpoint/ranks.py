@@ -36,7 +36,7 @@ class Member:
 
 def join_group(rank: int, world: int, meeting: str) -> None:
     store = dist.FileStore(meeting, world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=datetime.timedelta(seconds=30))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=datetime.timedelta(seconds=120))
 
 
 def checkpointer(folder: str, elements: int, rank: int, **options: Any) -> tuple[Checkpointer, Member, Member]:

@@ -134,7 +134,7 @@ def serve_memory(folder: str) -> None:
 
 def finish(processes: list[BaseProcess]) -> None:
     for process in processes:
-        process.join(60)
+        process.join(240)
         assert process.exitcode == 0
 
 
@@ -216,7 +216,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_the_memory(nodes: Nodes) -
     log = wait_for(lambda: json.loads(Path(f"{meeting}.saved0").read_text()))
     assert log["ok"]
     socket = str(nodes.memory() / "host.sock")
-    errors = wait_for(lambda: protocol.exchange(socket, {"op": "status"})["errors"], 60, "the error")
+    errors = wait_for(lambda: protocol.exchange(socket, {"op": "status"})["errors"], what="the error")
     assert "File too large" in errors[-1] and "not flushed" in errors[-1]
     assert json.loads((nodes.disk / "latest").read_text())["step"] == 10
     (found,) = nodes.restore(elements=LARGE)
@@ -234,7 +234,7 @@ def test_a_host_that_is_killed_in_a_flush_leaves_no_half_checkpoint_and_its_succ
     nodes.kill_host()
     assert json.loads((nodes.disk / "latest").read_text())["step"] == 10
     nodes.serve(0)
-    wait_for(lambda: json.loads((nodes.disk / "latest").read_text())["step"] == 20, 60, "the flush")
+    wait_for(lambda: json.loads((nodes.disk / "latest").read_text())["step"] == 20, what="the flush")
     nodes.lose_memory()
     assert nodes.restore(elements=LARGE)[0]["values"] == [[20.0], [20.0]]
 
@@ -291,7 +291,7 @@ def test_whenever_a_rank_is_killed_the_last_save_that_returned_is_restored(nodes
     last = 0
     for _ in range(max(5, round(100 * SCALE))):
         rank = nodes.start(ranks.save_for_ever, str(nodes.disk), LARGE // 8, str(progress))
-        wait_for(lambda before=last: progress.exists() and int(progress.read_text() or 0) > before, 60)
+        wait_for(lambda before=last: progress.exists() and int(progress.read_text() or 0) > before)
         time.sleep(draw.uniform(0, 0.2))
         assert rank.pid is not None
         os.kill(rank.pid, signal.SIGKILL)

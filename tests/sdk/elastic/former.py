@@ -48,7 +48,7 @@ class Former:
             is_master=True,
             wait_for_workers=False,
             master_listen_fd=listener.detach(),
-            timeout=datetime.timedelta(seconds=30),
+            timeout=datetime.timedelta(seconds=120),
         )
         return port
 
@@ -96,7 +96,7 @@ class Former:
         unfinished.replace(self.formation)
         self.formed_at.append(time.monotonic())
 
-    def watch(self, seconds: float = 60.0) -> list[dict[str, Any]]:
+    def watch(self, seconds: float = 240.0) -> list[dict[str, Any]]:
         """Until every rank has ended; what the ranks that came to the end say."""
         deadline = time.monotonic() + seconds
         running = dict(self.processes)

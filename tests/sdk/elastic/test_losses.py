@@ -106,7 +106,7 @@ def test_kills_at_random_instants_are_all_survived(tmp_path: Path, piece: int) -
             fate = (draw.randrange(STEPS), where, draw.randrange(PARTS.get(where, 1)))
         try:
             former.start(STEPS, seed, {rank: fate}, pause=0.001)
-            found = former.watch(240.0)
+            found = former.watch()
         finally:
             former.end()
         kills += 1
