@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import re2
 
@@ -120,11 +122,18 @@ def check_search_pattern(source: str) -> Iterator[str]:
 
 def check_re2_pattern(source: str) -> Iterator[str]:
     try:
-        re2.compile(parse_pattern(source).for_re2(), byte_options())
+        for_re2(source)
     except PatternError as error:
         yield str(error)
     except re2.error as error:
         yield f"RE2 cannot compile it: {error}"
+
+
+# Every example of a rule asks for the same patterns.
+@lru_cache(maxsize=256)
+def for_re2(source: str) -> Any:
+    """The pattern as RE2 takes it. Raises PatternError, re2.error."""
+    return re2.compile(parse_pattern(source).for_re2(), byte_options())
 
 
 def check_examples(rules: Sequence[Rule], matcher: Matcher) -> Iterator[tuple[Rule, list[str]]]:
@@ -159,7 +168,7 @@ def found_by_re2(rule: Rule, lines: Sequence[bytes]) -> Found:
     found: Found = set()
     for clause, group in ((Clause.ANY, rule.any), (Clause.ALL, rule.all), (Clause.NONE, rule.none)):
         for ordinal, pattern in enumerate(group):
-            expression = re2.compile(parse_pattern(pattern).for_re2(), byte_options())
+            expression = for_re2(pattern)
             found.update((index, clause, ordinal) for index, line in enumerate(lines) if expression.search(line))
     return found
 
