@@ -23,7 +23,15 @@ from service.store.events import publish_event
 from service.store.incidents import Failure, Incident, JoinDecision, find_failure
 from service.timeline import IncidentState, add_timeline, announce, move
 
-__all__ = ["FailureReport", "Reported", "apply_diagnosis", "fingerprint_of", "open_incident", "open_or_update_incident"]
+__all__ = [
+    "FailureReport",
+    "Reported",
+    "apply_diagnosis",
+    "fingerprint_of",
+    "new_incident",
+    "open_incident",
+    "open_or_update_incident",
+]
 
 # An alert and a failure of one job that lie at most this far apart are about the same thing.
 JOIN_WINDOW_SECONDS = 900.0
@@ -76,8 +84,21 @@ def open_incident(
     session: Session, *, kind: str, fingerprint: str, summary: str, now: float, seen_at: float | None = None, **subject: Any
 ) -> Incident:
     """A new incident in state detected, cause not yet established. `subject`: job, attempt, node, gpu, rank."""
+    incident = new_incident(kind=kind, fingerprint=fingerprint, summary=summary, now=now, seen_at=seen_at, **subject)
+    session.add(incident)
+    session.flush()
+    apply_silences(session, incident, now)
+    add_timeline(session, incident.id, "detected", summary, at=now)
+    announce(session, incident, "incident.opened", now)
+    return incident
+
+
+def new_incident(
+    *, kind: str, fingerprint: str, summary: str, now: float, seen_at: float | None = None, **subject: Any
+) -> Incident:
+    """As `open_incident`, not stored yet."""
     unknown = load_taxonomy()[UNKNOWN]
-    incident = Incident(
+    return Incident(
         kind=kind,
         state=IncidentState.DETECTED.value,
         fingerprint=fingerprint,
@@ -95,12 +116,6 @@ def open_incident(
         occurrences=1,
         **subject,
     )
-    session.add(incident)
-    session.flush()
-    apply_silences(session, incident, now)
-    add_timeline(session, incident.id, "detected", summary, at=now)
-    announce(session, incident, "incident.opened", now)
-    return incident
 
 
 def failure_summary(report: FailureReport) -> str:

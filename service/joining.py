@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.store import Base
+from service.store.database import select_in
 from service.store.incidents import Incident, JoinDecision
 from service.timeline import IncidentState, add_timeline, announce
 
-__all__ = ["APART", "TOGETHER", "job_key", "merge", "remember", "verdict_on"]
+__all__ = ["APART", "TOGETHER", "job_key", "merge", "remember", "verdict_on", "verdicts_on"]
 
 TOGETHER = "together"
 APART = "apart"
@@ -20,17 +23,29 @@ def job_key(job: str | None) -> str:
     return f"job:{job}"[:128]
 
 
+def either_way(one: str, other: str) -> tuple[str, str]:
+    """How a decision about the two is stored, in whichever order they are named."""
+    return (one, other) if one <= other else (other, one)
+
+
 def verdict_on(session: Session, one: str, other: str) -> JoinDecision | None:
     """What a person decided about these two keys, in either order."""
-    first, second = sorted((one, other))
-    return session.scalar(select(JoinDecision).where(JoinDecision.one == first, JoinDecision.other == second))
+    return verdicts_on(session, [(one, other)]).get((one, other))
+
+
+def verdicts_on(session: Session, pairs: Collection[tuple[str, str]]) -> dict[tuple[str, str], JoinDecision]:
+    """What people decided about pairs of keys, each in either order: those that there is a decision about."""
+    asked = {pair: either_way(*pair) for pair in pairs}
+    found = select_in(session, select(JoinDecision), JoinDecision.one, {first for first, _ in asked.values()})
+    decisions = {(decision.one, decision.other): decision for decision in found}
+    return {pair: decisions[key] for pair, key in asked.items() if key in decisions}
 
 
 def remember(session: Session, one: str, other: str, verdict: str, *, by: str, comment: str, now: float) -> None:
     """Keep a decision; a later one about the same two replaces it."""
     decision = verdict_on(session, one, other)
     if decision is None:
-        first, second = sorted((one, other))
+        first, second = either_way(one, other)
         decision = JoinDecision(one=first, other=second)
         session.add(decision)
     decision.verdict, decision.by, decision.comment, decision.at = verdict, by, comment, now

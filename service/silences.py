@@ -12,7 +12,15 @@ from sqlalchemy.orm import Session
 from service.store import Clock, Store
 from service.store.incidents import Alert, Incident, Silence
 
-__all__ = ["apply_silences", "begin_silences", "labels_of", "matches", "reapply_silences", "usable_pattern"]
+__all__ = [
+    "active_silences",
+    "apply_silences",
+    "begin_silences",
+    "matches",
+    "reapply_silences",
+    "silence_by",
+    "usable_pattern",
+]
 
 
 def options() -> Any:
@@ -43,9 +51,8 @@ def matches(matchers: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) ->
     return True
 
 
-def labels_of(session: Session, incident: Incident) -> dict[str, str]:
-    """What matchers see: the labels of the incident's newest alert, and over them the incident's own fields."""
-    alert = session.scalar(select(Alert.labels).where(Alert.incident_id == incident.id).order_by(Alert.id.desc()).limit(1))
+def labels_of(incident: Incident, alert: Mapping[str, str] | None) -> dict[str, str]:
+    """What matchers see: the labels of the incident's newest `alert`, and over them the incident's own fields."""
     own = {
         "kind": incident.kind,
         "job": incident.job,
@@ -56,18 +63,33 @@ def labels_of(session: Session, incident: Incident) -> dict[str, str]:
         "category": incident.category,
         "severity": incident.severity,
     }
-    return (alert or {}) | {name: value for name, value in own.items() if value is not None}
+    return {**(alert or {})} | {name: value for name, value in own.items() if value is not None}
+
+
+def active_silences(session: Session, now: float) -> Sequence[Silence]:
+    """Those that hold now, the one that lasts longest first."""
+    return session.scalars(
+        select(Silence).where(Silence.starts_at <= now, Silence.ends_at > now).order_by(Silence.ends_at.desc())
+    ).all()
+
+
+def silence_by(active: Sequence[Silence], incident: Incident, alert: Mapping[str, str] | None) -> None:
+    """Let the first of the `active` silences that matches, if any, hold for `incident`, whose newest alert has these labels."""
+    labels = labels_of(incident, alert) if active else {}
+    silence = next((silence for silence in active if matches(silence.matchers, labels)), None)
+    incident.silence_id = None if silence is None else silence.id
+    incident.silenced_until = None if silence is None else silence.ends_at
 
 
 def apply_silences(session: Session, incident: Incident, now: float) -> None:
     """Let the active silence that matches and lasts longest, if any, hold for `incident`."""
-    active = session.scalars(
-        select(Silence).where(Silence.starts_at <= now, Silence.ends_at > now).order_by(Silence.ends_at.desc())
-    ).all()
-    labels = labels_of(session, incident) if active else {}
-    silence = next((silence for silence in active if matches(silence.matchers, labels)), None)
-    incident.silence_id = None if silence is None else silence.id
-    incident.silenced_until = None if silence is None else silence.ends_at
+    active = active_silences(session, now)
+    silence_by(active, incident, newest_labels(session, incident) if active else None)
+
+
+def newest_labels(session: Session, incident: Incident) -> dict[str, str] | None:
+    """The labels of the newest alert that is part of the incident."""
+    return session.scalar(select(Alert.labels).where(Alert.incident_id == incident.id).order_by(Alert.id.desc()).limit(1))
 
 
 def begin_silences(store: Store, clock: Clock) -> None:
@@ -79,5 +101,6 @@ def begin_silences(store: Store, clock: Clock) -> None:
 
 def reapply_silences(session: Session, now: float) -> None:
     """A silence was made, begun or ended: look at every open incident again."""
+    active = active_silences(session, now)
     for incident in session.scalars(select(Incident).where(Incident.closed_at.is_(None))):
-        apply_silences(session, incident, now)
+        silence_by(active, incident, newest_labels(session, incident) if active else None)

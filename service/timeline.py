@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from service.store.database import timestamp
 from service.store.events import publish_event
 from service.store.incidents import Incident, TimelineEntry
 
-__all__ = ["IncidentState", "add_timeline", "announce", "incident_document", "move"]
+__all__ = ["Entry", "IncidentState", "add_entries", "add_timeline", "announce", "enter", "incident_document", "move", "moved"]
 
 
 class IncidentState(StrEnum):
@@ -89,13 +92,45 @@ def add_timeline(
     return entry
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A timeline entry to be: its incident may not have an id yet."""
+
+    incident: Incident
+    kind: str
+    text: str
+    actor: str = "pitstop"
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def add_entries(session: Session, entries: Sequence[Entry], at: float) -> None:
+    """Write and announce many entries as `add_timeline` does one, with one statement. Their incidents are stored by now."""
+    rows = []
+    for entry in entries:
+        told = {"kind": entry.kind, "actor": entry.actor, "text": entry.text}
+        rows.append({"incident_id": entry.incident.id, "time": at, "data": entry.data, **told})
+        publish_event(session, "incident.timeline", str(entry.incident.id), told, at)
+    if rows:
+        session.connection().execute(insert(TimelineEntry), rows)
+
+
 def move(
     session: Session, incident: Incident, state: IncidentState, why: str, *, actor: str = "pitstop", at: float | None = None
 ) -> bool:
     """Bring the incident to `state`, saying who or what did it and why. False where it is there already."""
+    now = time.time() if at is None else at
+    if not enter(incident, state, now):
+        return False
+    text, data = moved(state, why)
+    add_timeline(session, incident.id, "state", text, actor=actor, data=data, at=now)
+    announce(session, incident, "incident.resolved" if state is IncidentState.RESOLVED else "incident.updated", now)
+    return True
+
+
+def enter(incident: Incident, state: IncidentState, now: float) -> bool:
+    """Put the incident into `state`, closing or reopening it, and tell nobody yet. False where it is there already."""
     if incident.state == state:
         return False
-    now = time.time() if at is None else at
     incident.state = state.value
     if state is IncidentState.RESOLVED:
         incident.open_key = None
@@ -103,8 +138,9 @@ def move(
     elif incident.closed_at is not None:
         incident.closed_at = None
         incident.open_key = incident.fingerprint
-    add_timeline(
-        session, incident.id, "state", f"{state.value.replace('_', ' ')}: {why}", actor=actor, data={"state": state.value}, at=now
-    )
-    announce(session, incident, "incident.resolved" if state is IncidentState.RESOLVED else "incident.updated", now)
     return True
+
+
+def moved(state: IncidentState, why: str) -> tuple[str, dict[str, Any]]:
+    """Text and data of the timeline entry of a change of state."""
+    return f"{state.value.replace('_', ' ')}: {why}", {"state": state.value}

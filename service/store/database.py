@@ -3,29 +3,55 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Engine, Executable, Integer, MetaData, create_engine, event, text
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    Integer,
+    MetaData,
+    Select,
+    create_engine,
+    event,
+    text,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.orm import DeclarativeBase, Session
+from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Session
 
 from service.store.filesystems import NETWORK_FILESYSTEMS, filesystem_of
 
-__all__ = ["PUBLISHED", "Base", "BigId", "Clock", "DatabaseError", "Store", "hold_lock", "insert_or_add", "timestamp"]
+__all__ = [
+    "PUBLISHED",
+    "Base",
+    "BigId",
+    "Clock",
+    "DatabaseError",
+    "Store",
+    "hold_lock",
+    "insert_or_add",
+    "pieces",
+    "select_in",
+    "timestamp",
+]
 
 # 64-bit keys everywhere; SQLite only grows a key by itself when it is called INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
 
 BUSY_TIMEOUT_SECONDS = 30
+NAMED_AT_ONCE = 10_000
 # In a session's info: whether its transaction published events.
 PUBLISHED = "published_events"
 
+Found = TypeVar("Found")
 # Seconds since the epoch.
 Clock = Callable[[], float]
 
@@ -165,9 +191,27 @@ def adding_insert(
     return statement.on_conflict_do_update(index_elements=[columns[name] for name in keys], set_=changes)
 
 
-def hold_lock(session: Session, name: str) -> None:
-    """Serialise transactions that hold the same `name` until they end. SQLite has one writer anyway."""
+def hold_lock(session: Session, *names: str) -> None:
+    """Serialise transactions that hold one of the same `names` until they end. SQLite has one writer anyway.
+
+    Names that are held by one call are taken in one order everywhere, so that two such calls cannot wait for each other.
+    """
     if session.get_bind().dialect.name == "postgresql":
-        session.execute(
-            text("SELECT pg_advisory_xact_lock(:space, :key)"), {"space": 8787, "key": zlib.crc32(name.encode()) - 2**31}
-        )
+        keys = sorted({zlib.crc32(name.encode()) - 2**31 for name in names})
+        taken = text("SELECT pg_advisory_xact_lock(:space, key) FROM unnest(CAST(:keys AS integer[])) AS key")
+        session.execute(taken, {"space": 8787, "keys": keys})
+
+
+def pieces(values: Iterable[Any]) -> Iterator[list[Any]]:
+    """`values` in lists that one statement may name: databases limit how many parameters it has."""
+    wanted = list(values)
+    for start in range(0, len(wanted), NAMED_AT_ONCE):
+        yield wanted[start : start + NAMED_AT_ONCE]
+
+
+def select_in(
+    session: Session, statement: Select[Found], column: ColumnElement[Any] | InstrumentedAttribute[Any], values: Iterable[Any]
+) -> Iterator[Found]:
+    """What `statement` finds where `column` holds one of `values`, however many."""
+    for some in pieces(values):
+        yield from session.scalars(statement.where(column.in_(some)))

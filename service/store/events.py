@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import JSON, Float, String, event, func, select
+from sqlalchemy import JSON, Float, String, event, func, insert, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from service.store.database import PUBLISHED, Base, BigId, hold_lock
@@ -34,7 +34,7 @@ PENDING = "pending_events"
 def publish_event(session: Session, kind: str, subject: str, data: dict[str, Any] | None = None, at: float | None = None) -> None:
     """Announce something with the transaction of `session`: seen by readers if and only if it commits."""
     session.info.setdefault(PENDING, []).append(
-        Event(time=time.time() if at is None else at, kind=kind, subject=subject, data=data or {})
+        {"time": time.time() if at is None else at, "kind": kind, "subject": subject, "data": data or {}}
     )
 
 
@@ -45,8 +45,7 @@ def write_pending(session: Session) -> None:
     if pending:
         session.flush()
         hold_lock(session, "events")
-        session.add_all(pending)
-        session.flush()
+        session.connection().execute(insert(Event), pending)
         session.info[PUBLISHED] = True
 
 
