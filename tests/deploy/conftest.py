@@ -1,5 +1,5 @@
 """The service's own fixtures, for what is shipped around it."""
 
-from tests.service.conftest import client, pool, settings
+from tests.service.conftest import client, empty_database, pool, settings
 
-__all__ = ["client", "pool", "settings"]
+__all__ = ["client", "empty_database", "pool", "settings"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,17 +16,32 @@ from service.settings import Settings, load_settings
 from service.store import Store
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(f"sqlite:///{tmp_path / 'store' / 'pitstop.sqlite'}")
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of this version's schema: going through all migrations takes longer than most tests."""
+    file = tmp_path_factory.mktemp("empty") / "pitstop.sqlite"
+    store = Store(f"sqlite:///{file}")
     migrate(store)
+    store.close()
+    return file
+
+
+@pytest.fixture
+def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    store = Store(f"sqlite:///{shutil.copy(empty_database, folder)}")
     yield store
     store.close()
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return load_settings(data_dir=tmp_path / "data")
+def settings(tmp_path: Path, empty_database: Path) -> Settings:
+    """Of a service whose database is there and empty."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    shutil.copy(empty_database, folder)
+    return load_settings(data_dir=folder)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
@@ -19,6 +18,7 @@ from service.incidents import FailureReport
 from service.migration import migrate
 from service.node_returns import NodeReturns
 from service.recoveries import Diagnoser, Recoveries
+from service.settings import Settings
 from service.situations import FREEZE
 from service.store import Store
 from service.store.access import AuditEntry, Switch
@@ -122,8 +122,8 @@ def story(recoveries: Recoveries, clock: Clock, world: Store) -> Iterator[Callab
 
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("death", range(1, 7))
-def test_whenever_the_service_dies_the_recovery_completes_once(tmp_path: Path, death: int, committed: bool) -> None:
-    url, clock, deaths = f"sqlite:///{tmp_path / 'p.sqlite'}", Clock(), 0
+def test_whenever_the_service_dies_the_recovery_completes_once(settings: Settings, death: int, committed: bool) -> None:
+    url, clock, deaths = settings.database_url, Clock(), 0
     world = Store(url)
     prepare(world)
     store: Store = DyingStore(url, death, committed)
@@ -170,8 +170,8 @@ def fail(recoveries: Recoveries, generation: int) -> RecoveryRow:
         return session.get_one(RecoveryRow, recovery)
 
 
-def test_two_services_that_look_at_one_recovery_issue_one_command(tmp_path: Path, clock: Clock) -> None:
-    url = f"sqlite:///{tmp_path / 'p.sqlite'}"
+def test_two_services_that_look_at_one_recovery_issue_one_command(settings: Settings, clock: Clock) -> None:
+    url = settings.database_url
     prepare(Store(url))
     one = recoveries_on(Store(url), clock, lambda _incident: diagnosis("process_killed_sigkill"))
     other = recoveries_on(Store(url), clock, one.diagnose)
