@@ -50,7 +50,8 @@ def judge_loss_spike(
     usual, threshold = (math.exp(middle), math.exp(limit)) if positive else (middle, limit)
     step, loss = now[0]
     why = f"the loss jumped to {loss:.4g} at step {step} for {confirm} steps; {usual:.4g} before, limit {threshold:.4g}"
-    return Judgement(Finding.LOSS_SPIKE, why, loss, threshold, step=step)
+    # Of the steps between two that were reported nothing is known: the first of them may have been the bad one.
+    return Judgement(Finding.LOSS_SPIKE, why, loss, threshold, step=step, since=finite[-confirm - 1][0] + 1)
 
 
 def judge_vanished(

@@ -2,7 +2,8 @@
 
 python lockstep.py FINISH_FLAG STEP_SECONDS      (FAULTS in the environment)
 
-STEP_TIMES names a file that gets generation, step and time (seconds since the epoch) of every finished step.
+STEP_TIMES names a file that gets generation, step and time (seconds since the epoch) of every finished step. SLOW_FROM names a
+step from which on steps last two and a half times as long, so that an agent sees each of them.
 """
 
 from __future__ import annotations
@@ -49,11 +50,12 @@ def main() -> None:
     barrier = Barrier(f"{finish}.{generation}", rank, ranks)
     print("generation", generation, flush=True)
     times = os.environ.get("STEP_TIMES", "") if rank == 0 else ""
+    slow_from = int(os.environ.get("SLOW_FROM", 1 << 60))
     step = 0
     while barrier.goes_on(step, finish.exists()):
         with monitor.step(step):
             faults.begin()
-            time.sleep(step_seconds)
+            time.sleep(step_seconds * (2.5 if step >= slow_from else 1))
             faults.at(step)
             with monitor.sync():
                 barrier.wait(step)

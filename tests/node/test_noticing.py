@@ -87,7 +87,7 @@ def test_the_right_rank_is_called_slow(runs: Runs, flag: Path) -> None:
     ],
 )
 def test_numbers_that_go_wrong_are_noticed(runs: Runs, peer: Peer, flag: Path, fault: str, word: str, told: bool) -> None:
-    runs.environment["FAULTS"] = fault
+    runs.environment |= {"FAULTS": fault, "SLOW_FROM": "28"}
     process = runs.start(SCRIPT, str(flag), "0.12", ranks=2)
     wait_for(lambda: word in notices(runs))
     if told:

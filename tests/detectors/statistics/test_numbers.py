@@ -63,7 +63,14 @@ def test_a_spike_is_found_within_three_steps() -> None:
     level = losses[-1][1]
     assert judge_loss_spike([*losses, (200, 4 * level)]) is None, "not confirmed yet"
     found = judge_loss_spike([*losses, (200, 4 * level), (201, 3.5 * level)])
-    assert found is not None and found.step == 200
+    assert found is not None and (found.step, found.began) == (200, 200)
+
+
+def test_of_a_loss_that_is_told_every_tenth_step_any_step_since_the_last_good_one_may_be_the_bad_one() -> None:
+    losses = [(10 * step, loss) for step, loss in curve(200)]
+    level = losses[-1][1]
+    found = judge_loss_spike([*losses, (2000, 4 * level), (2010, 4 * level)])
+    assert found is not None and (found.step, found.began) == (2000, 1991)
 
 
 def test_clean_losses_give_no_alarm_in_ten_thousand_steps() -> None:
