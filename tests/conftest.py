@@ -18,6 +18,38 @@ settings.register_profile("pitstop", deadline=None, derandomize=True)
 settings.load_profile("pitstop")
 
 
+# Begun first: no worker is to sit over one of these when the others have nothing left to do.
+LONGEST = (
+    "acceptance/test_thread.py",
+    "browser/test_pages_in_chromium.py",
+    "acceptance/test_trials.py",
+    "acceptance/test_learning.py",
+    "acceptance/test_loss_spike.py",
+    "acceptance/test_adapting.py",
+    "service/test_plans_end_to_end.py",
+    "node/test_going_on.py",
+    "node/test_nodes.py",
+    "sdk/checkpoint/test_faults.py",
+    "sdk/test_pipeline_executor.py",
+    "acceptance/test_localize.py",
+    "acceptance/test_hostile_jobs.py",
+    "acceptance/test_accounts.py",
+    "recovery/test_slurm_driver_on_a_cluster.py",
+    "node/test_with_service.py",
+    "browser/test_operator_path.py",
+    "service/test_recovery_kills.py",
+    "service/test_ingest_kills.py",
+    "service/test_service_process.py",
+    "service/test_openapi.py",
+    "service/test_backup.py",
+    "node/test_run.py",
+    "node/test_noticing.py",
+    "rules/test_check.py",
+    "service/test_localizations.py",
+    "service/test_learning.py",
+)
+
+
 @pytest.fixture(scope="session")
 def slurm_cluster() -> Iterator[SlurmCluster]:
     """Four nodes of real Slurm, started when the first test asks for them."""
@@ -49,8 +81,15 @@ def endpoint() -> Iterator[ScriptedEndpoint]:
     server.close()
 
 
+def turn(item: pytest.Item) -> int:
+    """When its file is begun; those not among the longest follow as they were collected."""
+    name = item.path.relative_to(Path(__file__).parent).as_posix()
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Soaks marked `whole` take minutes at any scale: they are played at SCALE of 0.5 and more."""
+    """The longest files first. Soaks marked `whole` take minutes at any scale: they are played at SCALE of 0.5 and more."""
+    items.sort(key=turn)
     if float(os.environ.get("SCALE", "1")) >= 0.5:
         return
     skip = pytest.mark.skip(reason="played at SCALE of 0.5 and more")
