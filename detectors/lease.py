@@ -71,13 +71,14 @@ class Silence:
 class LeaseReview:
     """`silent`: judged silent. `unjudged`: ran out together with too many others, `why` says so; both by node name.
 
-    `renewed_at`: the last renewal of each lease that is held.
+    `renewed_at`: the last renewal of each lease that is held. `looked_at`: what happened later says nothing in this review.
     """
 
     silent: tuple[Silence, ...] = ()
     unjudged: tuple[Silence, ...] = ()
     why: str = ""
     renewed_at: Mapping[str, float] = field(default_factory=dict)
+    looked_at: float = -math.inf
 
     @property
     def suspects_itself(self) -> bool:
@@ -140,7 +141,8 @@ def review_leases(leases: Sequence[Lease], judge: Judge) -> LeaseReview:
     why = ""
     if unjudged:
         why = f"{len(unjudged)} of {len(held)} leases ran out at once (limit {most}): rather we are cut off than they are gone"
-    return LeaseReview(by_node(silent), by_node(unjudged), why, {lease.node: min(lease.renewed_at, now) for lease in held})
+    renewed_at = {lease.node: min(lease.renewed_at, now) for lease in held}
+    return LeaseReview(by_node(silent), by_node(unjudged), why, renewed_at, now)
 
 
 def together(silences: Iterable[Silence]) -> list[list[Silence]]:

@@ -226,7 +226,7 @@ class FailedAgain:
 
 @dataclass(frozen=True, slots=True)
 class NodesLost:
-    """Nodes that were to carry the action out are lost: a silent lease and a second witness each."""
+    """Nodes that were to go on with the job are lost: a silent lease and a second witness each."""
 
     at: float
     nodes: tuple[str, ...]

@@ -80,10 +80,11 @@ def step(state: Recovery, event: Event, limits: Limits = Limits()) -> Result:
                 return state, ()
             return _to(state, Stage.ESCALATED, event.at, f"failed again before it was verified: {event.why}"), ()
         case NodesLost():
-            if state.stage is not Stage.PLANNED or state.is_stop or set(event.nodes) <= set(_excluded(state)):
+            underway = state.stage in (Stage.PLANNED, Stage.ACTED) and not state.is_stop
+            if not underway or set(event.nodes) <= set(_excluded(state)):
                 return state, ()
             # What failed elsewhere was its doing: the cause is looked for again.
-            why = f"{', '.join(event.nodes)} lost before it could be carried out"
+            why = f"{', '.join(event.nodes)} lost before the job went on"
             return _again(state, event.at, why, Stage.DETECTED), ()
         case Tick():
             return _ticked(state, event, limits)

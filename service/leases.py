@@ -76,7 +76,7 @@ class LeaseWatch:
             leases = self.kept.leases(now)
         except LeasesUnknown as problem:
             # Nobody is judged, and afterwards everybody has a full time to live again.
-            self._judge, self._unknown, self._review = None, str(problem), LeaseReview()
+            self._judge, self._unknown, self._review = None, str(problem), LeaseReview(looked_at=now)
             return self._review
         self._unknown = None
         self._judge = Judge(now, now) if self._judge is None else next_look(self._judge, now)

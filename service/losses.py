@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from sqlalchemy import select
@@ -11,6 +12,9 @@ from detectors.lease import LeaseReview, NodeLoss, Witness, WitnessKind, judge_l
 from service.store.incidents import Failure
 
 __all__ = ["awaits_leases", "losses_of"]
+
+# Whoever looks at the leases four times a second and has not for this long is not waited for.
+REVIEW_SECONDS = 5.0
 
 
 def failures_of(session: Session, job: str, generation: int) -> Sequence[Failure]:
@@ -55,15 +59,18 @@ def witnesses_in(failure: Failure, nodes: Sequence[str]) -> Iterator[Witness]:
                 yield Witness(WitnessKind.FAILED_COLLECTIVE, node, source, failure.reported_at)
 
 
-def awaits_leases(session: Session, job: str, generation: int, leases: LeaseReview, is_known: bool) -> bool:
+def awaits_leases(session: Session, job: str, generation: int, leases: LeaseReview, is_known: bool, now: float) -> bool:
     """Whether a node that others cannot reach may still turn out to be lost: its lease neither ran out nor was renewed since.
 
     That is settled within a lease's time to live, and then one decision is made instead of two. `is_known`: False after the
-    service's own start, when a lease that ran out says nothing yet.
+    service's own start, when a lease that ran out says nothing yet. A review from before the failure need not know the lease at
+    all: the next one is waited for, as long as there may be one.
     """
     settled = {silence.node for silence in (*leases.silent, *leases.unjudged)} if is_known else set()
-    return any(
-        node in leases.renewed_at and node not in settled and leases.renewed_at[node] <= failure.reported_at
-        for failure in failures_of(session, job, generation)
-        for node in (str(item["node"]) for item in failure.report.get("unreachable") or ())
-    )
+    for failure in failures_of(session, job, generation):
+        told = {str(item["node"]) for item in failure.report.get("unreachable") or ()}
+        if told and leases.looked_at <= failure.reported_at <= now <= failure.reported_at + REVIEW_SECONDS:
+            return True
+        if any(leases.renewed_at.get(node, math.inf) <= failure.reported_at for node in told - settled):
+            return True
+    return False

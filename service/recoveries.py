@@ -200,8 +200,8 @@ class Recoveries:
         with self.store.reading() as session:
             row = session.get_one(RecoveryRow, recovery_id)
             undiagnosed = row.stage == Stage.DETECTED.value
-            known = self._leases_known(self.clock())
-            if undiagnosed and awaits_leases(session, row.job, row.generation, self.reviewed(), known):
+            now = self.clock()
+            if undiagnosed and awaits_leases(session, row.job, row.generation, self.reviewed(), self._leases_known(now), now):
                 return False
             if not undiagnosed and not self._news(session, row):
                 return False
@@ -216,9 +216,10 @@ class Recoveries:
     def _news(self, session: Session, row: RecoveryRow) -> list[Event]:
         """What has happened since, if it changes anything."""
         state, now = STATE.validate_python(row.state), self.clock()
-        events = [*observations(session, state, row.created_at, now), Tick(now)]
-        if state.stage is Stage.PLANNED:
-            events.insert(0, NodesLost(now, lost_of(session, row, self._leases(now))))
+        events = observations(session, state, row.created_at, now)
+        if state.stage in (Stage.PLANNED, Stage.ACTED):
+            events.append(NodesLost(now, lost_of(session, row, self._leases(now))))
+        events.append(Tick(now))
         changed, commands = state, 0
         for event in events:
             changed, given = step(changed, event, self.limits)

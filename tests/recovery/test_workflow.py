@@ -212,6 +212,14 @@ def test_a_node_that_is_lost_before_it_could_act_is_diagnosed_and_decided_upon_a
     assert run(state, NodesLost(107, ("n2",))) == (state, [])
 
 
+def test_a_node_that_is_lost_before_the_job_goes_on_is_diagnosed_anew_however_far_the_action_came():
+    state, _ = acting()
+    state, _ = run(state, Started(106, 4, "restart"))
+    assert state.stage is Stage.ACTED
+    state, commands = run(state, NodesLost(108, ("n2",)))
+    assert (state.stage, state.generation, commands) == (Stage.DETECTED, 4, [])
+
+
 def test_without_an_agent_the_directive_is_the_action_and_its_launcher_is_watched():
     state, commands = run(NEW, Diagnosed(101, "killed"), Decided(102, RESTART), Planned(103, 3, False, "no agent"))
     assert not any(isinstance(command, Act) for command in commands)

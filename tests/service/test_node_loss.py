@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
+from detectors.lease import Judge, Lease, LeaseReview, review_leases
 from service.app import create_app
 from service.ingest.matching import MatcherPool
+from service.losses import awaits_leases
 from service.settings import Settings
 from service.state import Service
+from service.store.incidents import Failure
 from tests.node.peer import wait_for
 from tests.service.scripted_agent import ScriptedAgent
 
@@ -152,3 +157,30 @@ def test_a_node_that_turns_out_lost_after_the_decision_is_the_cause_after_all(cl
     wait_for(restarted_without_it)
     (listed,) = client.get("/api/v1/incidents?job=gpt").json()["items"]
     assert (listed["reason"], listed["severity"], listed["node"]) == ("node_failure", "SEV1", "n2")
+
+
+LEASE = Lease("n2", 99.0, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("review", "now", "is_settled"),
+    [
+        (LeaseReview(), 100.1, False),
+        (review_leases([], Judge(0.0, 99.9)), 100.1, False),
+        (LeaseReview(), 106.0, True),
+        (review_leases([LEASE], Judge(0.0, 100.1)), 100.2, False),
+        (review_leases([replace(LEASE, renewed_at=100.05)], Judge(0.0, 100.1)), 100.2, True),
+        (review_leases([LEASE], Judge(0.0, 102.0)), 102.1, True),
+    ],
+    ids=["no look yet", "a look from before", "nobody looks", "not run out", "renewed since", "silent"],
+)
+def test_the_cause_is_looked_for_once_a_look_from_after_the_failure_has_settled_the_lease(
+    review: LeaseReview, now: float, is_settled: bool
+) -> None:
+    engine = create_engine("sqlite://")
+    Failure.metadata.create_all(engine, [Failure.metadata.tables["failures"]])
+    told = Failure(job="gpt", attempt=0, generation=0, report={"unreachable": [{"node": "n2"}]}, reported_at=100.0)
+    told.incident_id, told.idempotency_key = 1, "k"
+    with Session(engine) as session:
+        session.add(told)
+        assert awaits_leases(session, "gpt", 0, review, True, now) is not is_settled
