@@ -121,7 +121,7 @@ class Night:
 
     def until(self, job: str, *states: str) -> None:
         """The incident of `job` comes to one of these states."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while (found := self.call("GET", f"incidents/{self.incidents[job]}"))["state"] not in states:
             assert time.monotonic() < deadline, found
             time.sleep(0.05)
@@ -230,7 +230,7 @@ def localise(night: Night) -> None:
     )
     night.send(PROBED, [UNCORRECTABLE], nodes[2], 4, f"/scratch/logs/{PROBED}/rank4.log")
     night.fail(PROBED, [{"rank": 4, "node": nodes[2], "exit_code": 1, "signal": None, "error": None}], 5120)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while (night.call("GET", f"incidents/{night.incidents[PROBED]}")["localization"] or {}).get("state") != "done":
         assert time.monotonic() < deadline, night.call("GET", f"incidents/{night.incidents[PROBED]}")
         for node in nodes:

@@ -17,7 +17,7 @@ ENTRY = Path(__file__).parents[2] / "pitstop_entry.py"
 
 
 def pitstop(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, str(ENTRY), *arguments], input=stdin, capture_output=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, str(ENTRY), *arguments], input=stdin, capture_output=True, timeout=120, check=False)
 
 
 def test_json_is_one_document_with_the_inputs_that_were_read(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_what_holds_nothing_readable_is_an_error_of_one_line(tmp_path: Path, con
 def test_a_path_that_is_no_unicode_and_a_text_that_is_none_give_valid_json(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/caf\xe9.log"
     Path(os.fsdecode(path)).write_bytes(b"KeyError: '\xff\xfe'\n")
-    done = subprocess.run([sys.executable, str(ENTRY), "diagnose", "--json", path], capture_output=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, str(ENTRY), "diagnose", "--json", path], capture_output=True, timeout=120, check=False)
     assert json.loads(done.stdout)["reason"] == "python_key_error"
-    plain = subprocess.run([sys.executable, str(ENTRY), "diagnose", path], capture_output=True, timeout=60, check=False)
+    plain = subprocess.run([sys.executable, str(ENTRY), "diagnose", path], capture_output=True, timeout=120, check=False)
     assert plain.returncode == 0 and plain.stdout

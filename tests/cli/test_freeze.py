@@ -33,5 +33,5 @@ def test_a_freeze_holds_until_it_is_undone(capsys, tmp_path: Path):
 
     with ServiceProcess(tmp_path / "data") as service:
         assert act("firmware tonight") == "frozen by admin: firmware tonight\n"
-        assert httpx2.get(f"{service.url}/api/v1/freeze", timeout=10).json()["frozen"]
+        assert httpx2.get(f"{service.url}/api/v1/freeze", timeout=120).json()["frozen"]
         assert "acts again" in act("--off")

@@ -34,7 +34,7 @@ class Door:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 door.posted.append((self.path, body, self.headers.get("Authorization")))
                 if door.answer is None:
-                    door.released.wait(30)
+                    door.released.wait(120)
                     return
                 self.send_response(200)
                 self.end_headers()
@@ -50,7 +50,7 @@ class Door:
 
     def heard(self) -> tuple[str, bytes, str | None]:
         """What was posted, once; the hook does not wait until it is."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not self.posted:
             assert time.monotonic() < deadline, "nothing was posted"
             time.sleep(0.01)
@@ -80,7 +80,7 @@ def run(
     settings = [f"PITSTOP_SERVICE=http://127.0.0.1:{port}", f"PITSTOP_TOKEN_FILE={token}", "PITSTOP_CONNECT_SECONDS=5", more]
     configuration.write_text("\n".join(settings) + "\n")
     given = {**ENVIRONMENT, "PITSTOP_HOOK_CONF": str(configuration), **environment}
-    return subprocess.run([str(FOLDER / name), *arguments], env=given, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([str(FOLDER / name), *arguments], env=given, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -140,5 +140,6 @@ def test_without_curl_nothing_stands_in_the_way(tmp_path: Path) -> None:
         (copy / name).write_text(text)
         (copy / name).chmod(0o755)
     assert (
-        subprocess.run([str(copy / "healthcheck")], env=ENVIRONMENT, capture_output=True, timeout=30, check=False).returncode == 0
+        subprocess.run([str(copy / "healthcheck")], env=ENVIRONMENT, capture_output=True, timeout=120, check=False).returncode
+        == 0
     )

@@ -11,6 +11,9 @@ from recovery.localization.probes import Probe
 from recovery.localization.simulation import Cluster
 from tests.service.scripted_agent import Client
 
+# Well within the time for which an offer of probes holds.
+RENEW_SECONDS = 3.0
+
 
 @dataclass
 class ProbingAgents:
@@ -23,18 +26,22 @@ class ProbingAgents:
     after: dict[str, int] = field(default_factory=dict)
     rng: random.Random = field(default_factory=lambda: random.Random(5))
     shown: dict[str, dict[str, Any]] = field(default_factory=dict)
+    leased_at: float | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return self.cluster.pool.everyone
 
     def lease(self) -> None:
+        self.leased_at = time.monotonic()
         for node in self.nodes:
             document = {"boot_id": "b", "agent_id": "a", "clock": time.time(), "probes": "gloo"}
             assert self.client.post(f"/api/v1/nodes/{node}/lease", json=document).status_code == 200
 
     def look(self) -> None:
-        """Answer what is asked now."""
+        """Answer what is asked now; go on offering probes, where they were offered."""
+        if self.leased_at is not None and time.monotonic() - self.leased_at > RENEW_SECONDS:
+            self.lease()
         for node in self.nodes:
             if node in self.silent:
                 continue
@@ -68,7 +75,7 @@ class ProbingAgents:
         return {f"{number}.{probe['turn']}.{probe['id']}": tuple(probe["members"]) for probe in probes}
 
 
-def until_done(agents: ProbingAgents, number: str, seconds: float = 60.0) -> dict[str, Any]:
+def until_done(agents: ProbingAgents, number: str, seconds: float = 240.0) -> dict[str, Any]:
     """Let the agents answer until the localisation is done; its document."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

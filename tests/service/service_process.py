@@ -62,7 +62,7 @@ class ServiceProcess:
         """The JSON document at `path`, with the admin token; an empty one where there is none."""
         token = (self.data_dir / "admin.token").read_text().strip()
         try:
-            answer = httpx2.get(self.url + path, headers={"Authorization": f"Bearer {token}"}, timeout=10)
+            answer = httpx2.get(self.url + path, headers={"Authorization": f"Bearer {token}"}, timeout=60)
         except httpx2.HTTPError:
             return {}
         return answer.json() if answer.status_code == 200 else {}

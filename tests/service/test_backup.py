@@ -22,7 +22,7 @@ pytestmark = pytest.mark.acceptance
 def back_up_under_load(service: ServiceProcess, take: Callable[[], None]) -> tuple[str, list[str], set[str]]:
     """(an incident, the lines acknowledged before the backup began, all that were ever sent)"""
     failed = {"attempt": 0, "generation": 0, "idempotency_key": "k", "failed": [{"rank": 0, "node": "n1", "exit_code": 1}]}
-    with httpx2.Client(base_url=service.url, timeout=30) as client:
+    with httpx2.Client(base_url=service.url, timeout=120) as client:
         client.post("/api/v1/jobs", json={"job": "train", "ranks": 1}).raise_for_status()
         incident = client.post("/api/v1/jobs/train/failures", json=failed).raise_for_status().json()["incident"]
     sender = Sender(service.url, "agent", "ndjson")
@@ -33,7 +33,7 @@ def back_up_under_load(service: ServiceProcess, take: Callable[[], None]) -> tup
     acknowledged = list(sender.acknowledged)
     take()
     sender.stopping.set()
-    sender.join(timeout=30)
+    sender.join(timeout=120)
     return incident, acknowledged, sender.sent
 
 
@@ -41,7 +41,7 @@ def check(service: ServiceProcess, incident: str, acknowledged: list[str], sent:
     counted = Counter(everything(service.url))
     assert [line for line in acknowledged if counted[line] != 1] == []
     assert set(counted.values()) == {1} and counted.keys() <= sent
-    document = httpx2.get(f"{service.url}/api/v1/incidents/{incident}", timeout=30).raise_for_status().json()
+    document = httpx2.get(f"{service.url}/api/v1/incidents/{incident}", timeout=120).raise_for_status().json()
     assert (document["job"], len(document["failures"])) == ("train", 1)
 
 

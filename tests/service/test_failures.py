@@ -37,7 +37,7 @@ def rows(client: TestClient, table: Any) -> list[Any]:
         return list(session.scalars(select(table).order_by(table.id)))
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 200.0) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := condition():
@@ -95,7 +95,7 @@ def test_undecided_is_wait_with_retry_after_and_the_same_id(client: TestClient, 
     ready = threading.Event()
     service = service_of(client)
     known = service.recoveries.diagnose
-    service.recoveries.diagnose = lambda incident: (ready.wait(30), known(incident))[1]
+    service.recoveries.diagnose = lambda incident: (ready.wait(200), known(incident))[1]
     started = time.monotonic()
     response = client.post("/api/v1/jobs/gpt/failures?wait=0", json=agent.failure())
     assert response.status_code == 200
@@ -144,7 +144,7 @@ def test_an_agent_that_acted_by_itself_supersedes_the_command(client: TestClient
     ready = threading.Event()
     service = service_of(client)
     known = service.recoveries.diagnose
-    service.recoveries.diagnose = lambda incident: (ready.wait(30), known(incident))[1]
+    service.recoveries.diagnose = lambda incident: (ready.wait(200), known(incident))[1]
     agent.fail()
     agent.generation = 1
     agent.start("self")

@@ -136,7 +136,7 @@ def test_the_service_ends_at_once_while_the_model_thinks(
 
     def think(_body: dict[str, Any], _number: int) -> Any:
         asked.set()
-        answer.wait(30)
+        answer.wait(120)
         return verdict(reason="nan_loss", lines=QUOTED)
 
     endpoint.script = think
@@ -144,7 +144,7 @@ def test_the_service_ends_at_once_while_the_model_thinks(
     try:
         with TestClient(create_app(named, shared_pool=pool), base_url="http://localhost", client=("127.0.0.1", 5)) as client:
             fail_with(client, "gpt", LINES)
-            assert asked.wait(20)
+            assert asked.wait(120)
             assert client.get("/readyz").json()["model"]["on"] is True
     finally:
         answer.set()

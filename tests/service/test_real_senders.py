@@ -26,7 +26,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 
 def items(service: ServiceProcess, path: str = "/api/v1/logs", **query: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx2.get(f"{service.url}{path}", params=query, timeout=30).json()["items"]
+    found: list[dict[str, Any]] = httpx2.get(f"{service.url}{path}", params=query, timeout=120).json()["items"]
     return found
 
 
@@ -125,18 +125,18 @@ def test_prometheus_and_alertmanager_bring_an_alert(service: ServiceProcess, tmp
     with (tmp_path / "log").open("wb") as log:
         running = [subprocess.Popen(command, stdout=log, stderr=log) for command in commands]
         try:
-            until(lambda: bool(items(service, "/api/v1/incidents", job="prom-1")), 90)
+            until(lambda: bool(items(service, "/api/v1/incidents", job="prom-1")), 200)
             (incident,) = items(service, "/api/v1/incidents", job="prom-1")
             assert (incident["rank"], incident["state"], incident["summary"]) == ("3", "detected", "TrainStepStalled: stalled")
             running[1].terminate()
-            running[1].wait(timeout=20)
+            running[1].wait(timeout=120)
             # Prometheus is gone: Alertmanager resolves by itself what is no longer sent; here by hand, to be quick.
             alert = {"labels": {"alertname": "TrainStepStalled", "job_id": "prom-1", "rank": "3", "severity": "critical"}}
             ended = alert | {"endsAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-            httpx2.post(f"http://127.0.0.1:{alertmanager_port}/api/v2/alerts", json=[ended], timeout=10).raise_for_status()
-            until(lambda: items(service, "/api/v1/incidents", job="prom-1")[0]["state"] == "resolved", 60)
+            httpx2.post(f"http://127.0.0.1:{alertmanager_port}/api/v2/alerts", json=[ended], timeout=120).raise_for_status()
+            until(lambda: items(service, "/api/v1/incidents", job="prom-1")[0]["state"] == "resolved", 200)
         finally:
             for process in running:
                 process.terminate()
             for process in running:
-                process.wait(timeout=20)
+                process.wait(timeout=120)

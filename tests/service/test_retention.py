@@ -50,7 +50,7 @@ def fill(store: Store, clock: Clock, job: str | None, chunks: int, size: int = 1
             job or str(node), StreamKey(job, 1, node, 0, "-"), Trust.JOB, 1, len(text) + 1, 1.0, 1.0, data, {}
         )
         prepared = Prepared((stream,), 1, 1, 0, bytes=len(text) + 1)
-        writer.submit(prepared, Door.NDJSON, "test", None, False).result(timeout=30)
+        writer.submit(prepared, Door.NDJSON, "test", None, False).result(timeout=120)
     writer.close()
 
 
@@ -157,7 +157,7 @@ def test_a_door_without_room_says_so_with_503(tmp_path: Path, pool: MatcherPool)
         fail(client.app.state.pitstop.store, time.time, "j")  # type: ignore[attr-defined]
         lines = [json.dumps({"job": "j", "attempt": 1, "line": os.urandom(100_000).hex()}).encode() for _ in range(10)]
         assert client.post("/api/v1/logs", content=b"\n".join(lines)).status_code == 200
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         answer = client.post("/api/v1/logs", content=b"")
         while answer.status_code == 200 and time.monotonic() < deadline:
             time.sleep(0.1)

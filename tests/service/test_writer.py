@@ -37,7 +37,7 @@ def test_what_is_being_prepared_is_committed_with_the_first_and_a_batch_sent_twi
     ]
     futures = [writer.submit(batch, Door.LOKI, "test", name, True) for batch, name in batches]
     writer.close()
-    answers = [future.result(timeout=30) for future in futures]
+    answers = [future.result(timeout=120) for future in futures]
     assert [(answer.kept, answer.duplicate) for answer in answers] == [(1, False), (1, True), (1, False), (0, False)]
     assert len(commits) == 1
     with store.reading() as session:
