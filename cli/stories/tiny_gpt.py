@@ -115,8 +115,11 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             monitor.report(loss=loss.item())
-        if rank == 0 and step % 5 == 0:
-            save(arguments.checkpoint, step, model, optimizer)
+        if step % 5 == 0:
+            # A node that comes back is taken in when a checkpoint has just been finished.
+            with monitor.checkpoint():
+                if rank == 0:
+                    save(arguments.checkpoint, step, model, optimizer)
         if step % 10 == 0:
             print(f"iteration {step:8d}/{arguments.steps:8d} | lm loss: {loss.item():.6E} |", flush=True)
         if arguments.until and all_see(arguments.until):
