@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Select, and_, delete, func, or_, select, text
+from sqlalchemy import BigInteger, Select, and_, delete, func, or_, select, text
 
 from service.ingest.recent import RECENT_SECONDS
 from service.periodic import repeat
@@ -30,18 +30,30 @@ MEASURE_SECONDS = 5.0
 CHUNKS_AT_ONCE = 200
 # When the budget is nearly used, the oldest goes until this much of it is.
 FULL, TRIM_ABOVE, TRIM_TO = 0.95, 0.90, 0.85
+# What PostgreSQL takes for a chunk besides its data: header, other columns, and its places in three indexes.
+ROW_BYTES = 250
 NAMED_BATCH_SECONDS = 7 * 86400.0
 # Around a failure, what an open incident rests on stays.
 PINNED_BEFORE_SECONDS, PINNED_AFTER_SECONDS = 6 * 3600.0, 3600.0
 
 
-def used_bytes(store: Store) -> int:
-    """What the database holds, without the room that deleted rows left."""
+def used_bytes(store: Store, enough: float = 0.0) -> int:
+    """What the database holds, without the room that deleted rows left.
+
+    PostgreSQL keeps that room within its tables, for later rows. Where all of it is more than `enough`, the rows of kept lines
+    are added up instead; up to that their whole tables count.
+    """
     with store.reading() as session:
         if store.is_sqlite:
             pages = session.scalar(text("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count"))
             return int(pages or 0) * int(session.scalar(text("SELECT page_size FROM pragma_page_size")) or 0)
-        return int(session.scalar(text("SELECT pg_database_size(current_database())")) or 0)
+        whole = int(session.scalar(text("SELECT pg_database_size(current_database())")) or 0)
+        if whole <= enough:
+            return whole
+        table = session.scalar(select(func.pg_total_relation_size(Chunk.__tablename__))) or 0
+        data = func.coalesce(func.sum(func.pg_column_size(Chunk.data), type_=BigInteger), 0)
+        kept, count = session.execute(select(data, func.count()).select_from(Chunk)).one()
+        return int(whole - table + kept + count * ROW_BYTES)
 
 
 class Storage:
@@ -63,8 +75,8 @@ class Storage:
 
     def measure(self) -> None:
         """Look again. The disk counts where the database is a file on it."""
-        self.used = used_bytes(self._store)
         budget = self._settings.max_stored_bytes
+        self.used = used_bytes(self._store, TRIM_TO * budget)
         self.refusal = None
         if self.used >= FULL * budget:
             self.refusal = (
@@ -125,25 +137,27 @@ class Retention:
 
     def _trim_jobs(self) -> None:
         limit = self.settings.max_job_log_bytes
+        # PostgreSQL would else compare with a number of four bytes.
+        size = func.sum(Chunk.raw_bytes, type_=BigInteger)
         with self.store.reading() as session:
             sizes = session.execute(
-                select(Stream.job, func.sum(Chunk.raw_bytes))
+                select(Stream.job, size)
                 .join(Chunk, Chunk.stream_id == Stream.id)
                 .where(Stream.job.is_not(None))
                 .group_by(Stream.job)
-                .having(func.sum(Chunk.raw_bytes) > limit)
+                .having(size > limit)
             ).all()
-        for job, size in sizes:
-            self._delete(deletable().where(Stream.job == job), size - limit)
+        for job, bytes_kept in sizes:
+            self._delete(deletable().where(Stream.job == job), bytes_kept - limit)
 
     def _trim_all(self) -> None:
         budget = self.settings.max_stored_bytes
-        used = used_bytes(self.store)
+        used = used_bytes(self.store, TRIM_TO * budget)
         if used <= TRIM_ABOVE * budget:
             return
         # What a line takes in the store is not known beforehand: delete by bytes of lines, and look again.
         while used > TRIM_TO * budget and self._delete(deletable(), used - int(TRIM_TO * budget)):
-            used = used_bytes(self.store)
+            used = used_bytes(self.store, TRIM_TO * budget)
 
     def _delete(self, chosen: Select[int, int], surplus: int | None = None) -> int:
         """Delete the oldest of `chosen` until `surplus` bytes of lines are gone, or all of them. Returns the bytes deleted."""

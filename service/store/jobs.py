@@ -81,7 +81,7 @@ class RankState(Base):
     attempt: Mapped[int] = mapped_column(Integer)
     generation: Mapped[int] = mapped_column(Integer)
     node: Mapped[str | None] = mapped_column(String(255))
-    step: Mapped[int | None] = mapped_column(Integer)
+    step: Mapped[int | None] = mapped_column(BigId)
     step_seconds: Mapped[float | None] = mapped_column(Float)
     loss: Mapped[float | None] = mapped_column(Float)
     state: Mapped[str] = mapped_column(String(16))

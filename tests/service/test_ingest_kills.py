@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx2
@@ -33,14 +33,16 @@ class Sender(threading.Thread):
         self.stopping = threading.Event()
         self.acknowledged: list[str] = []
         self.sent: set[str] = set()
+        self.unanswered = 0
 
     def run(self) -> None:
-        client = httpx2.Client(base_url=self.url, timeout=10)
+        client = httpx2.Client(timeout=10)
         number = 0
         while not self.stopping.is_set():
             lines = [f"{self.name} batch {number} odd line {index} \u00e4" for index in range(LINES)]
             self.sent.update(lines)
             while not self.post(client, number, lines):
+                self.unanswered += 1
                 if self.stopping.is_set():
                     return
                 time.sleep(0.05)
@@ -58,14 +60,14 @@ class Sender(threading.Thread):
                     }
                     for rank in range(STREAMS)
                 ]
-                return client.post("/loki/api/v1/push", json={"streams": streams}).status_code == 204
+                return client.post(f"{self.url}/loki/api/v1/push", json={"streams": streams}).status_code == 204
             records = (
                 {"job": self.name, "rank": index % STREAMS, "number": number * LINES + index, "time": 1.0, "line": line}
                 for index, line in enumerate(lines)
             )
             body = b"".join(json.dumps(record).encode() + b"\n" for record in records)
             headers = {"Pitstop-Batch": f"{self.name}-{number}"}
-            return client.post("/api/v1/logs", content=body, headers=headers).status_code == 200
+            return client.post(f"{self.url}/api/v1/logs", content=body, headers=headers).status_code == 200
         return False
 
 
@@ -89,6 +91,26 @@ def database(kind: str) -> Iterator[dict[str, str]]:
             yield {"PITSTOP_DATABASE": url}
 
 
+def await_progress(senders: Sequence[Sender], services: Sequence[ServiceProcess]) -> None:
+    """Each has two more batches acknowledged."""
+    wanted = [len(sender.acknowledged) + 2 * LINES for sender in senders]
+    deadline = time.monotonic() + 200
+    while any(len(sender.acknowledged) < count for sender, count in zip(senders, wanted, strict=True)):
+        assert time.monotonic() < deadline, [service.log() for service in services]
+        time.sleep(0.01)
+
+
+def assert_exactly_once(senders: Sequence[Sender], url: str) -> None:
+    for sender in senders:
+        sender.stopping.set()
+        sender.join(timeout=120)
+    counted = Counter(everything(url))
+    acknowledged = [line for sender in senders for line in sender.acknowledged]
+    assert [line for line in acknowledged if counted[line] != 1] == []
+    assert [line for line, count in counted.items() if count != 1] == []
+    assert set(counted) <= set().union(*(sender.sent for sender in senders))
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_kills_during_ingest_lose_and_double_nothing(tmp_path: Path, kind: str) -> None:
@@ -98,20 +120,37 @@ def test_kills_during_ingest_lose_and_double_nothing(tmp_path: Path, kind: str) 
         for sender in senders:
             sender.start()
         for _ in range(KILLS):
-            before = sum(len(sender.acknowledged) for sender in senders)
-            deadline = time.monotonic() + 200
-            while sum(len(sender.acknowledged) for sender in senders) < before + 2 * LINES:
-                assert time.monotonic() < deadline, service.log()
-                time.sleep(0.01)
+            await_progress(senders, [service])
             time.sleep(chance.random() * 0.3)
             service.kill()
             service.start()
-        for sender in senders:
-            sender.stopping.set()
-            sender.join(timeout=120)
-        counted = Counter(everything(service.url))
-    acknowledged = [line for sender in senders for line in sender.acknowledged]
-    assert len(acknowledged) >= KILLS * 2 * LINES
-    assert [line for line in acknowledged if counted[line] != 1] == []
-    assert [line for line, count in counted.items() if count != 1] == []
-    assert set(counted) <= set().union(*(sender.sent for sender in senders))
+        assert_exactly_once(senders, service.url)
+
+
+@pytest.mark.soak
+def test_clients_of_the_other_replica_notice_nothing_when_one_is_killed(tmp_path: Path) -> None:
+    chance = random.Random(6)
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    with (
+        database("postgresql") as environment,
+        ServiceProcess(tmp_path / "one" / "data", environment=environment) as one,
+        ServiceProcess(tmp_path / "other" / "data", environment=environment) as other,
+    ):
+        moved = [Sender(one.url, "agent", "ndjson"), Sender(one.url, "pusher", "loki")]
+        stayed = [Sender(other.url, "agent2", "ndjson"), Sender(other.url, "pusher2", "loki")]
+        for sender in (*moved, *stayed):
+            sender.start()
+        for _ in range(max(2, KILLS // 10)):
+            await_progress([*moved, *stayed], [one, other])
+            time.sleep(chance.random() * 0.3)
+            one.kill()
+            for sender in moved:
+                sender.url = other.url
+            await_progress([*moved, *stayed], [other])
+            one.start()
+            for sender in moved:
+                sender.url = one.url
+        await_progress([*moved, *stayed], [one, other])
+        assert [sender.unanswered for sender in stayed] == [0, 0]
+        assert_exactly_once([*moved, *stayed], other.url)

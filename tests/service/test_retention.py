@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
@@ -21,13 +22,15 @@ from service.ingest.matching import MatcherPool
 from service.ingest.preparation import Door, Prepared, PreparedStream
 from service.ingest.protocol import StreamKey
 from service.ingest.writer import ChunkWriter
-from service.retention import Retention, Storage
-from service.settings import load_settings
+from service.migration import migrate
+from service.retention import Retention, Storage, used_bytes
+from service.settings import Settings, load_settings
 from service.store import Store
 from service.store.incidents import Incident
 from service.store.jobs import Node, NodeAlias
 from service.store.logs import Chunk, Stream
 from service.timeline import IncidentState, move
+from tests.service.postgres import postgres
 
 DAY = 86400.0
 
@@ -125,17 +128,30 @@ def test_a_job_over_its_bytes_loses_its_oldest_lines_only(store: Store, tmp_path
     assert sorted(kept) == list(range(15, 25))
 
 
-def test_at_the_budget_lines_are_refused_and_retention_makes_room(store: Store, tmp_path: Path) -> None:
-    clock = Clock()
-    settings = load_settings(data_dir=tmp_path, max_stored_bytes=2 << 20)
-    storage = Storage(store, settings)
-    fill(store, clock, "loud", 20, 200_000)
+def assert_room_is_made(store: Store, settings: Settings, lines_bytes: int) -> None:
+    """`lines_bytes`: how much is sent, of which about half has room."""
+    clock, storage = Clock(), Storage(store, settings)
+    fill(store, clock, "loud", 20, lines_bytes // 20)
     storage.measure()
     assert storage.refusal is not None and "PITSTOP_MAX_STORED_BYTES" in storage.refusal
     Retention(store, settings, clock).work()
     storage.measure()
     assert storage.refusal is None
-    assert 0 < chunks_of(store)["loud"] < 20
+    assert 5 < chunks_of(store)["loud"] < 20
+
+
+def test_at_the_budget_lines_are_refused_and_retention_makes_room(store: Store, tmp_path: Path) -> None:
+    assert_room_is_made(store, load_settings(data_dir=tmp_path, max_stored_bytes=2 << 20), 4_000_000)
+
+
+@pytest.mark.acceptance
+def test_on_postgresql_the_room_that_deleted_lines_leave_counts_as_room(tmp_path: Path) -> None:
+    with postgres() as url:
+        store = Store(url)
+        migrate(store)
+        budget = used_bytes(store) + (8 << 20)
+        assert_room_is_made(store, load_settings(data_dir=tmp_path, database=url, max_stored_bytes=budget), 20_000_000)
+        store.close()
 
 
 def test_pinned_evidence_is_not_deleted_for_room(store: Store, tmp_path: Path) -> None:
