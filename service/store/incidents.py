@@ -33,7 +33,7 @@ class Incident(Base):
     __table_args__ = (
         Index("ix_incidents_state_last_seen", "state", "last_seen"),
         # What the report counts: rows carry whole diagnoses, and a hundred thousand of them are slow to read.
-        Index("ix_incidents_report", "first_seen", "merged_into", "reason", "severity", "occurrences"),
+        Index("ix_incidents_report", "merged_into", "first_seen", "reason", "severity", "occurrences"),
         # What lists are ordered, filtered and counted by.
         Index(
             "ix_incidents_listed",
