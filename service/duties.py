@@ -24,6 +24,8 @@ log = logging.getLogger("pitstop.service")
 
 LEASE = "duties"
 LEASE_SECONDS = 15.0
+# The lease is written again when it has no more than this left: each write costs an fsync.
+RENEW_SECONDS = 10.0
 TICK_SECONDS = 2.0
 
 
@@ -39,13 +41,14 @@ class Duty:
 
 @dataclass(slots=True)
 class Duties:
-    """Renews or takes the lease every tick and does what is due while it is held."""
+    """Takes the lease or renews it in time, and does what is due while it is held."""
 
     store: Store
     clock: Clock
     duties: Sequence[Duty]
     name: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
     held: bool = field(default=False, init=False)
+    _held_until: float = field(default=0.0, init=False)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
@@ -59,7 +62,7 @@ class Duties:
     def tick(self) -> None:
         """One round. A duty that fails is reported and tried again when it is next due."""
         try:
-            self.held = self._hold()
+            self.held = self._still_held() or self._hold()
         except SQLAlchemyError as error:
             self.held = False
             log.warning("the lease of duties cannot be renewed: %s", str(error).splitlines()[0])
@@ -73,17 +76,22 @@ class Duties:
                 except Exception:
                     log.exception("the duty %s failed", duty.name)
 
+    def _still_held(self) -> bool:
+        """Whether the lease that this replica wrote last is good for a while; not where its clock went backwards meanwhile."""
+        return self.held and RENEW_SECONDS < self._held_until - self.clock() <= LEASE_SECONDS
+
     def _hold(self) -> bool:
         with self.store.writing() as session:
             hold_lock(session, LEASE)
             now = self.clock()
             row = session.get(Switch, LEASE)
+            self._held_until = now + LEASE_SECONDS
             if row is None:
-                session.add(Switch(name=LEASE, value={"until": now + LEASE_SECONDS}, set_by=self.name, set_at=now))
+                session.add(Switch(name=LEASE, value={"until": self._held_until}, set_by=self.name, set_at=now))
                 return True
             if row.set_by != self.name and now < row.value["until"] <= now + 2 * LEASE_SECONDS:
                 return False
-            row.value, row.set_by, row.set_at = {"until": now + LEASE_SECONDS}, self.name, now
+            row.value, row.set_by, row.set_at = {"until": self._held_until}, self.name, now
             return True
 
     def _give_up(self) -> None:

@@ -26,6 +26,7 @@ from service.migration import migrate
 from service.retention import Retention, Storage, used_bytes
 from service.settings import Settings, load_settings
 from service.store import Store
+from service.store.access import Switch
 from service.store.incidents import Incident
 from service.store.jobs import Node, NodeAlias
 from service.store.logs import Chunk, Stream
@@ -211,6 +212,19 @@ def test_duties_are_done_by_one_and_taken_over_when_it_is_gone(store: Store) -> 
     second.tick()
     first.tick()
     assert done[3:] == ["second"]
+
+
+def test_a_held_lease_is_renewed_in_time_and_not_written_every_round(store: Store) -> None:
+    clock, written = Clock(), set()
+    first, second = Duties(store, clock, (), name="first"), Duties(store, clock, (), name="second")
+    for _ in range(30):
+        first.tick()
+        second.tick()
+        assert (first.held, second.held) == (True, False)
+        with store.reading() as session:
+            written.add(session.get_one(Switch, "duties").set_at)
+        clock.now += 2
+    assert len(written) <= 10
 
 
 def test_a_lease_that_ends_well_is_given_up_at_once(store: Store) -> None:
