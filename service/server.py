@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.app import create_app
+from service.heads import BoundedHeads
 from service.settings import Settings
 from service.state import Service
 
@@ -62,6 +63,7 @@ def serve(settings: Settings, listener: socket.socket) -> bool:
     app = create_app(settings)
     config = uvicorn.Config(
         app,
+        http=BoundedHeads,
         timeout_graceful_shutdown=GRACE_SECONDS,
         log_level="warning",
         access_log=False,
