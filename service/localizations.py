@@ -12,7 +12,6 @@ import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 from anyio import to_thread
@@ -22,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from recovery.localization.answers import Answer, combine
 from recovery.localization.judgement import judge
+from recovery.localization.limits import ALONE_SECONDS, FIRST_WORLD_SECONDS, world_limit
 from recovery.localization.probes import Localization, Pool, Probe
 from recovery.localization.rounds import Effort, next_probes
 from recovery.localization.standing import Ledger
@@ -44,9 +44,6 @@ log = logging.getLogger("pitstop.localizations")
 ABLE_SECONDS = 15.0
 # Ranks that were not confirmed to be gone by then are probed beside: what is left of a failed job computes nothing.
 STOP_SECONDS = 8.0
-ALONE_SECONDS = 5.0
-# The limit of a world of two: so many times what a probe alone took, and not beyond these.
-WORLD_FACTOR, WORLD_SHORTEST, WORLD_LONGEST = 8.0, 2.0, 6.0
 # An answer may come this much after the limit of its probe.
 ANSWER_SECONDS = 1.5
 # The verdict is there before the workflow gives up waiting for it.
@@ -119,7 +116,7 @@ class Localizations:
             started_at=now,
             until=request.until,
             turn_until=now + (STOP_SECONDS if request.stop else 0.0),
-            probe_seconds=WORLD_SHORTEST,
+            probe_seconds=FIRST_WORLD_SECONDS,
             # Where some nodes have no GPU that can be probed, all are probed in the way that all can.
             backend="nccl" if backends == {"nccl"} else "gloo",
             endpoints={},
@@ -292,7 +289,6 @@ class Localizations:
             answers.setdefault(item.probe_id, {})[item.node] = answer
             if endpoint is not None:
                 endpoints[item.node] = endpoint
-        took = [item.answer["took"] for item in said if item.answer and item.answer.get("took") and item.status == "done"]
         results, values = [], []
         for probe in waiting:
             result = combine(Probe(probe.turn, probe.round, tuple(probe.members)), answers.get(probe.id, {}))
@@ -303,8 +299,12 @@ class Localizations:
         if values:
             session.execute(update(ProbeRow), values)
         row.endpoints = endpoints
-        if took and not ledger.results:
-            row.probe_seconds = min(WORLD_LONGEST, max(WORLD_SHORTEST, WORLD_FACTOR * median(took)))
+        alone = not ledger.results
+        passed = {
+            value["id"] for value, result in zip(values, results, strict=True) if alone or (result.passed and not result.alone)
+        }
+        took = [item.answer["took"] for item in said if item.probe_id in passed and item.answer and item.answer.get("took")]
+        row.probe_seconds = world_limit(row.probe_seconds, took, alone)
         ledger.add(results)
 
     def _ask(self, session: Session, row: LocalizationRow, batch: Sequence[Probe], now: float) -> None:

@@ -27,8 +27,8 @@ class Group(Protocol):
     def init(self, seconds: float) -> None:
         """Join. Raises RuntimeError where not everybody is there within `seconds`."""
 
-    def allgather(self, tensor: Any) -> "List[Any]":
-        """The tensors of all ranks, in order. Raises RuntimeError."""
+    def allgather(self, tensor: Any, into: "Optional[List[Any]]" = None) -> "List[Any]":
+        """The tensors of all ranks, in order, in the memory of `into` where given. Raises RuntimeError."""
 
     def abort(self) -> None:
         """Leave without waiting for anybody."""
@@ -110,11 +110,11 @@ class TorchGroup:
         )
         self._started = True
 
-    def allgather(self, tensor: Any) -> "List[Any]":
+    def allgather(self, tensor: Any, into: "Optional[List[Any]]" = None) -> "List[Any]":
         import torch
         import torch.distributed as dist
 
-        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        parts = into or [torch.empty_like(tensor) for _ in range(self.size)]
         dist.all_gather(parts, tensor)
         if self.backend == "nccl":
             torch.cuda.synchronize(self.device)
@@ -153,18 +153,23 @@ def timed_allgather(group: Group, size_bytes: int, seconds: float) -> Union[floa
     device = getattr(group, "device", None)
     group.init(seconds)
     count = max(1, size_bytes // 4)
-    mine = pattern(count, group.rank, device)
+    # Touching new memory costs a process that just forked more than sending it.
+    expected = [pattern(count, rank, device) for rank in range(group.size)]
+    parts = [torch.empty_like(one) for one in expected]
+    mine = expected[group.rank]
     group.allgather(mine[:1])
     best = float("inf")
     for _ in range(REPEATS):
+        for part in parts:
+            part.zero_()
         # Everybody starts together, so that one rank's lateness is not counted as the other's time.
         group.allgather(mine[:1])
         start = time.monotonic()
-        parts = group.allgather(mine)
+        group.allgather(mine, parts)
         best = min(best, time.monotonic() - start)
         for rank, part in enumerate(parts):
-            if not torch.equal(part, pattern(count, rank, device)):
-                wrong = int((part != pattern(count, rank, device)).sum())
+            if not torch.equal(part, expected[rank]):
+                wrong = int((part != expected[rank]).sum())
                 return "rank %d got %d wrong words of %d from rank %d" % (group.rank, wrong, count, rank)
         # Everybody must do the same number of rounds: rank 0 says whether there is time for another one.
         more = torch.tensor([time.monotonic() - began + 2 * best < seconds / 2], dtype=torch.int32, device=device)

@@ -11,20 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from node.probes import ProbeWorker
 from recovery.localization.answers import Answer, combine
 from recovery.localization.judgement import judge
+from recovery.localization.limits import ALONE_SECONDS, FIRST_WORLD_SECONDS, world_limit
 from recovery.localization.probes import Localization, Outcome, Pool, Probe, ProbeResult
 from recovery.localization.rounds import Effort, next_probes
 from recovery.localization.standing import Ledger
 from tests.node.namespaces import Namespaces, sh
 
-# As service/localizations.py has it: the limit of a world follows from what a probe alone takes on this machine now.
-ALONE_SECONDS, PAYLOAD = 5.0, 2 << 20
-WORLD_FACTOR, WORLD_SHORTEST, WORLD_LONGEST = 8.0, 2.0, 6.0
+PAYLOAD = 2 << 20
 
 # Flips one byte of whatever large is written to a socket: a NIC or a memory that lies.
 LIAR = r"""
@@ -56,7 +54,7 @@ class Fabric(Namespaces):
         self.folder = folder
         self.workers: dict[str, ProbeWorker] = {}
         self.ports: dict[str, tuple[str, int]] = {}
-        self.world_seconds = WORLD_SHORTEST
+        self.world_seconds = FIRST_WORLD_SECONDS
 
     def up(self) -> None:
         self.lay()
@@ -134,17 +132,19 @@ class Fabric(Namespaces):
             place = {"members": len(probe.members), "local": 1, "host": host[0], "port": host[1], "seconds": self.world_seconds}
             jobs += [(probe, node, {**args, "op": "world", "index": at, **place}) for at, node in enumerate(probe.members)]
         answers: dict[Probe, dict[str, Answer]] = {probe: {} for probe in batch}
-        took = []
+        took: dict[Probe, list[float]] = {probe: [] for probe in batch}
         with ThreadPoolExecutor(len(jobs)) as threads:
             done = threads.map(lambda job: (job[0], job[1], self.workers[job[1]].run(job[2])), jobs)
             for probe, node, said in done:
                 answers[probe][node] = Answer(Outcome(said["outcome"]), said["seconds"], said["error"])
-                took.append(said["took"])
+                took[probe].append(said["took"])
                 if said["port"]:
                     self.ports[node] = (said["host"], said["port"])
-        if batch[0].turn == 0:
-            self.world_seconds = min(WORLD_LONGEST, max(WORLD_SHORTEST, WORLD_FACTOR * median(took)))
-        return [combine(probe, answers[probe]) for probe in batch]
+        results = [combine(probe, answers[probe]) for probe in batch]
+        alone = batch[0].turn == 0
+        passed = [took[result.probe] for result in results if alone or (result.passed and not result.alone)]
+        self.world_seconds = world_limit(self.world_seconds, [seconds for mine in passed for seconds in mine], alone)
+        return results
 
     def localize(self, effort: Effort | None = None) -> tuple[Localization, float]:
         """The verdict, and the seconds that it took."""
