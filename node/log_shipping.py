@@ -15,12 +15,12 @@ from node.folding import fold
 from node.spool import Spool
 from node.tail import FileTail, Position
 
-__all__ = ["Echo", "LogShipping", "log_files", "notice_log"]
+__all__ = ["BATCH_RECORDS", "Echo", "LogShipping", "log_files", "notice_log"]
 
 BATCH_RECORDS = 4000
 ECHO_SECONDS = 0.2
 # New files are looked for every so many turns.
-ECHO_RESCAN = 2
+ECHO_RESCAN = 5
 
 
 def log_files(logs: Path) -> list[tuple[Path, int, int]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -38,13 +40,21 @@ def read_token(path: Path | None) -> str | None:
     return None if path is None else path.read_text(encoding="utf-8").strip() or None
 
 
+@cache
+def trusted_authorities() -> ssl.SSLContext:
+    """The system's, read once: an agent has five clients, and each reading takes a tenth of a second."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
 class ServiceClient:
     """Calls of one thread. Every call raises ServiceUnavailable or Refused, and nothing else."""
 
     def __init__(self, service: str, token: str | None, timeout_seconds: float = 3.0) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # The service is in the cluster: a proxy of the environment is for other places.
-        self._client = httpx2.Client(base_url=service, headers=headers, timeout=timeout_seconds, trust_env=False)
+        self._client = httpx2.Client(
+            base_url=service, headers=headers, timeout=timeout_seconds, trust_env=False, verify=trusted_authorities()
+        )
         self._timeout_seconds = timeout_seconds
 
     def close(self) -> None:
