@@ -45,7 +45,7 @@ ABLE_SECONDS = 15.0
 # Ranks that were not confirmed to be gone by then are probed beside: what is left of a failed job computes nothing.
 STOP_SECONDS = 8.0
 # An answer may come this much after the limit of its probe.
-ANSWER_SECONDS = 1.5
+ANSWER_SECONDS = 2.5
 # The verdict is there before the workflow gives up waiting for it.
 SPARE_SECONDS = 3.0
 PAYLOAD_BYTES = {"gloo": 2 << 20, "nccl": 64 << 20}

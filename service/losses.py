@@ -69,7 +69,7 @@ def awaits_leases(session: Session, job: str, generation: int, leases: LeaseRevi
     settled = {silence.node for silence in (*leases.silent, *leases.unjudged)} if is_known else set()
     for failure in failures_of(session, job, generation):
         told = {str(item["node"]) for item in failure.report.get("unreachable") or ()}
-        if told and leases.looked_at <= failure.reported_at <= now <= failure.reported_at + REVIEW_SECONDS:
+        if told and leases.looked_at < failure.reported_at <= now <= failure.reported_at + REVIEW_SECONDS:
             return True
         if any(leases.renewed_at.get(node, math.inf) <= failure.reported_at for node in told - settled):
             return True
