@@ -2,9 +2,15 @@
 #pragma once
 #include "_sifter.h"
 
+/* Where a pattern was last noted: the place of the line, and the first of its ends there. */
+typedef struct {
+    Py_ssize_t place, end;
+} Newest;
+
 typedef struct {
     PyObject_HEAD
     int32_t *standings;
+    Newest *newest;
     Py_ssize_t pattern_count;
     int32_t *best;
     Py_ssize_t *ends;
@@ -36,6 +42,8 @@ static PyObject *verdicts_open(Verdicts *self, PyObject *lines) {
     Py_XSETREF(self->observed, observed);
     self->line_count = 0;
     self->place = 0;
+    for (Py_ssize_t i = 0; i < self->pattern_count; i++)
+        self->newest[i].place = -1;
     Py_ssize_t end = -1;
     for (Py_ssize_t i = 0; i < count; i++) {
         Py_ssize_t length = PyObject_Length(PyList_GET_ITEM(lines, i));
@@ -67,7 +75,10 @@ static PyObject *verdicts_found(Verdicts *self, PyObject *const *arguments, Py_s
     int32_t standing = self->standings[pattern];
     if (standing < self->best[place])
         self->best[place] = standing;
-    if (standing < 0 || (self->conditions && standing >= self->routine_end)) {
+    Newest *newest = &self->newest[pattern];
+    int is_new = newest->place != place || end < newest->end;
+    if (is_new && (standing < 0 || (self->conditions && standing >= self->routine_end))) {
+        *newest = (Newest){place, end};
         PyObject *seen = Py_BuildValue("(nnn)", place, end, pattern);
         if (!seen || PyList_Append(self->observed, seen)) {
             Py_XDECREF(seen);
@@ -102,6 +113,7 @@ static PyObject *verdicts_close(Verdicts *self, PyObject *Py_UNUSED(ignored)) {
 
 static void verdicts_dealloc(Verdicts *self) {
     PyMem_Free(self->standings);
+    PyMem_Free(self->newest);
     PyMem_Free(self->best);
     PyMem_Free(self->ends);
     Py_XDECREF(self->observed);
@@ -120,7 +132,8 @@ static PyObject *verdicts_new(PyTypeObject *type, PyObject *arguments, PyObject 
     self->routine_end = routine_end;
     self->conditions = conditions;
     self->standings = PyMem_Calloc(self->pattern_count + 1, sizeof *self->standings);
-    if (!self->standings) {
+    self->newest = PyMem_Calloc(self->pattern_count + 1, sizeof *self->newest);
+    if (!self->standings || !self->newest) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }

@@ -21,7 +21,6 @@ from rules.pack import CAPTURES, Rule, RuleRole
 from rules.scan_verdicts import CONDITION, KEEP, SIGNAL, new_verdicts
 from rules.shapes import ANY_DIGIT, Hints, Judgement, ShapePatterns, Span, judge, shape_of, with_known, with_unknown_digits
 from rules.sifter import ASK, MAX_SERIES, NO_RANK, Note, RankReport, Sifter, new_sifter
-from rules.signal import Measurement
 
 __all__ = [
     "CompressionReport",
@@ -33,7 +32,6 @@ __all__ = [
     "Reading",
     "Series",
     "Sifted",
-    "measurements_of",
 ]
 
 CLOCK = re.compile(rb"\d\d:\d\d:\d\d")
@@ -294,9 +292,9 @@ class Compressor:
             self._certain_patterns[pattern] = variant and re2.compile(variant.for_re2(), byte_options())
         return self._certain_patterns[pattern]
 
-    def report(self, read_time: Callable[[str], float | None] | None) -> CompressionReport:
+    def report(self, read_time: Callable[[str], float | None] | None, thinned: bool = True) -> CompressionReport:
         """What was dropped, and what is left of it. `read_time` gives the time that a text bears, in seconds since the epoch;
-        without it the ranks are left out."""
+        without it the ranks are left out. `thinned`: whether all readings that are left are given, or the newest only."""
         kept_lines, kept_bytes, dropped, ranks = self._sifter.report()
         times: dict[str, float | None] = {}
 
@@ -310,13 +308,15 @@ class Compressor:
             kept_bytes,
             {rule.code: count for rule, count in zip(self._matcher.rules, dropped, strict=True) if count},
             {
-                None if rank == NO_RANK else rank: self._trace(found, time_of)
+                None if rank == NO_RANK else rank: self._trace(found, time_of, thinned)
                 for rank, found in (ranks.items() if read_time else ())
             },
         )
 
-    def _trace(self, found: RankReport, time_of: Callable[[str], float | None]) -> RankTrace:
+    def _trace(self, found: RankReport, time_of: Callable[[str], float | None], thinned: bool) -> RankTrace:
         lines, last_number, last_line, series, points = found
+        by_number = itemgetter(0)
+        chosen = sorted(points, key=by_number) if thinned or not points else [max(points, key=by_number)]
         text = last_line.decode("utf-8", "replace")
         return RankTrace(
             lines,
@@ -326,7 +326,7 @@ class Compressor:
             {self._names[number]: Series(count, last, least, most) for number, (count, last, least, most, _) in series.items()},
             tuple(
                 Reading(number, time_of(stamp_text(time)), {self._names[series]: value for series, value in values.items()})
-                for number, time, values in sorted(points)
+                for number, time, values in chosen
             ),
         )
 
@@ -360,17 +360,3 @@ def clock_span(line: bytes) -> Span | None:
 def stamp_text(time: bytes) -> str:
     """The stamp alone, which lines of many ranks share, of the text up to its second."""
     return time[-STAMP_BYTES:].decode("latin-1")
-
-
-def measurements_of(report: CompressionReport) -> Iterator[Measurement]:
-    """Every reading and the last value of every series, as findings hold them."""
-    for rank, trace in report.ranks.items():
-        for reading in trace.readings:
-            step = reading.values.get(STEP)
-            for name, value in reading.values.items():
-                if name != STEP:
-                    yield Measurement(name, value, rank, None if step is None else int(step), reading.time)
-        last_step = trace.series.get(STEP)
-        for name, series in trace.series.items():
-            if name != STEP:
-                yield Measurement(name, series.last, rank, int(last_step.last) if last_step else None, trace.last_time)

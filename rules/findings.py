@@ -1,4 +1,4 @@
-"""Findings: all that reading, matching and measuring brought out of a run's remains, ready to be ranked into one diagnosis."""
+"""Findings: all that reading and matching brought out of a run's remains, ready to be ranked into one diagnosis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rules.diagnosis import Input
-from rules.signal import Line, Measurement, Signal
+from rules.signal import Line, Signal
 
 __all__ = ["Findings", "RankSpan"]
 
@@ -25,10 +25,9 @@ class RankSpan:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Signals in reading order, measurements that compression kept, the span of each rank, and what was read."""
+    """Signals in reading order, the span of each rank, and what was read."""
 
     signals: tuple[Signal, ...] = ()
-    measurements: tuple[Measurement, ...] = ()
     spans: Mapping[int, RankSpan] = field(default_factory=dict)
     inputs: tuple[Input, ...] = ()
     lines: int = 0

@@ -29,7 +29,8 @@ class Verdicts(Protocol):
 
     def close(self) -> tuple[list[int], list[tuple[int, int, int]]]:
         """For each line the place of the routine rule to which it falls, or KEEP; and (line, end, pattern) of every signal
-        found, and of every condition where they count."""
+        found, and of every condition where they count. Of a pattern's ends in one line, those after the first say nothing new
+        and may be left out: a progress bar in one line has hundreds."""
 
 
 class PythonVerdicts:
@@ -42,17 +43,22 @@ class PythonVerdicts:
         self._best: list[int] = []
         self._ends: list[int] = []
         self._observed: list[tuple[int, int, int]] = []
+        self._newest: dict[int, tuple[int, int]] = {}
 
     def open(self, lines: list[bytes], /) -> None:
         self._best = [UNRECOGNISED] * len(lines)
         self._ends = list(accumulate((len(line) + 1 for line in lines), initial=-1))[1:]
         self._observed = []
+        self._newest = {}
 
     def found(self, pattern: int, start: int, end: int, flags: int, context: object, /) -> None:
         place, standing = bisect_left(self._ends, end), self._standings[pattern]
         self._best[place] = min(self._best[place], standing)
         if standing == SIGNAL or (self._conditions and standing == CONDITION):
-            self._observed.append((place, end, pattern))
+            where, first = self._newest.get(pattern, (-1, 0))
+            if where != place or end < first:
+                self._newest[pattern] = place, end
+                self._observed.append((place, end, pattern))
 
     def close(self) -> tuple[list[int], list[tuple[int, int, int]]]:
         best = [standing if 0 <= standing < self._routine_end else KEEP for standing in self._best]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Line", "Measurement", "Role", "Signal", "SignalKind", "Trust"]
+__all__ = ["Line", "Role", "Signal", "SignalKind", "Trust"]
 
 
 class Trust(StrEnum):
@@ -45,17 +45,6 @@ class Line:
     node: str | None = None
     time: float | None = None
     trust: Trust = Trust.JOB
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """A value read from routine lines or a monitor, kept in place of the text. `time` in seconds since the epoch."""
-
-    name: str
-    value: float
-    rank: int | None = None
-    step: int | None = None
-    time: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

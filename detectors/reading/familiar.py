@@ -6,6 +6,7 @@ read off by position.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from rules.shapes import shape_of
 __all__ = ["FamiliarShapes", "Reading"]
 
 MAX_SHAPES = 4_096
+# In a shape, whose digits are all 0.
+HEXADECIMAL = re.compile(rb"0x[0a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class FamiliarShapes:
         self._matcher = matcher
         self._maker = maker
         self._blind = matcher.expressions.blind
+        self._captures = matcher.expressions.captures
         self._places: dict[tuple[int, bytes], Places] = {}
         self._seen: set[tuple[int, bytes]] = set()
 
@@ -52,7 +56,7 @@ class FamiliarShapes:
         """What `raw` says, where its shape is known."""
         if not self._blind[rule]:
             return None
-        places = self._places.get((rule, shape_of(raw)))
+        places = self._places.get(self._key(rule, raw))
         if places is None:
             return None
         rank = self._maker.resolve(number_at(raw, places.rank), number_at(raw, places.local))
@@ -64,7 +68,7 @@ class FamiliarShapes:
         # Where text and bytes have the same places, and no captured digits decide what else is captured.
         if not self._blind[rule] or len(raw) > MAX_TEXT_BYTES or not raw.isascii() or raw.startswith(b"\0"):
             return
-        key = (rule, shape_of(raw))
+        key = self._key(rule, raw)
         # What never comes again is not worth it.
         if key not in self._seen:
             self._seen.add(key)
@@ -75,6 +79,13 @@ class FamiliarShapes:
         prefixes = read_prefixes(raw.decode("ascii"))
         spans = self._matcher.capture_spans(rule, raw)
         self._places[key] = Places(prefixes.rank, prefixes.local, prefixes.node, tuple(spans.items()))
+
+    def _key(self, rule: int, raw: bytes) -> tuple[int, bytes]:
+        """Addresses and other hexadecimal numbers stand in the way of nothing where the rule captures nothing."""
+        shape = shape_of(raw)
+        if b"0x" in shape and not self._captures[rule]:
+            shape = HEXADECIMAL.sub(lambda number: b"0" * len(number[0]), shape)
+        return rule, shape
 
 
 def number_at(raw: bytes, span: Span | None) -> int | None:

@@ -16,12 +16,12 @@ from detectors.reading.spans import SpanTracker
 from detectors.reading.steps import ProgressFinder, StepLog
 from detectors.reading.surroundings import SOURCE_INDENT, Surroundings
 from detectors.reading.text import rank_span, strip_escapes_of_view, torn_parts
-from rules.compression import Compressor, ConditionRun, measurements_of
+from rules.compression import Compressor, ConditionRun
 from rules.findings import RankSpan
 from rules.matcher import Clause, Hit, Matcher
 from rules.pack import Mark, Rule, RuleRole
 from rules.shapes import ShapePatterns
-from rules.signal import Line, Measurement
+from rules.signal import Line
 
 __all__ = ["LAST_LINES", "LogFindings", "LogScan"]
 
@@ -47,14 +47,13 @@ class LogFindings:
     last_lines: tuple[Line, ...] = ()
     kept: int = 0
     points: tuple[StepPoint, ...] = ()
-    measurements: tuple[Measurement, ...] = ()
     lines: int = 0
 
 
 class LogScan:
     """Scans one source. Not to be used twice.
 
-    With `shapes`, lines are first sifted by their shapes, which leaves measurements and makes large logs fast: beyond
+    With `shapes`, lines are first sifted by their shapes, which makes large logs fast and shows each rank to its end: beyond
     DENSE_BYTES only what the sifter does not know is matched, and completed steps are looked for only before signals.
     """
 
@@ -84,7 +83,7 @@ class LogScan:
         self._around.move(read_to, b"", self._before)
         self._look_for_steps(read_to - self._step_lines, read_to)
         self._steps.finish()
-        report = self._compressor.report(self._maker.time) if self._compressor is not None else None
+        report = self._compressor.report(self._maker.time, thinned=False) if self._compressor is not None else None
         return LogFindings(
             (*self._certain.entries(), *self._steps.entries()),
             self._deferred.entries(),
@@ -93,7 +92,6 @@ class LogScan:
             tuple(self._maker.make(raw, number) for number, raw in self._tail),
             self._kept,
             tuple(self._steps.points),
-            tuple(measurements_of(report)) if report is not None else (),
             self._lines,
         )
 

@@ -59,7 +59,7 @@ def scan_source(
 ) -> SourceFindings:
     """What `source` is and gives. Raises UnreadableInput.
 
-    `shapes`: for large logs and for measurements (see LogScan); `jobs`: the job ids that the inputs are about, where any tells.
+    `shapes`: for large logs (see LogScan); `jobs`: the job ids that the inputs are about, where any tells.
     """
     with LineReader(source) as reader:
         guessed, stamps = guess(reader.head), Stamps(clock)
@@ -112,7 +112,6 @@ def combine(parts: Sequence[SourceFindings], rules: Sequence[Rule]) -> Findings:
     return Findings(
         signals=tuple(in_true_time(signal, offsets) for signal in signals),
         spans={rank: span_in_true_time(span, offsets) for rank, span in spans.items()},
-        measurements=tuple(measurement for part in parts for measurement in part.log.measurements),
         inputs=tuple(part.source for part in parts if part.source.path),
         lines=sum(part.source.lines for part in parts),
         last_lines=tuple(line for part in parts for line in part.log.last_lines)[-LAST_LINES * 4 :],

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from rules.artefact import Compiled, load_compiled
-from rules.compression import CompressionReport, Compressor, measurements_of
+from rules.compression import CompressionReport, Compressor
 from rules.matcher import Clause, Matcher
 from rules.pack import Rule, RuleRole, load_packs
 from rules.shapes import precedence_of, shape_patterns
@@ -208,7 +208,12 @@ def test_dropped_lines_leave_their_numbers_by_rank(sifter: Sifter) -> None:
     assert (series.count, series.last, series.least, series.most) == (20, 109.0, 100.0, 109.0)
     assert [reading.values["request_ms"] for reading in trace.readings] == [100.0 + block for block in range(10)]
     assert [reading.time for reading in trace.readings] == [float(block) for block in range(10)]
-    assert {(entry.rank, entry.name) for entry in measurements_of(found)} == {(0, "request_ms"), (1, "request_ms")}
+    assert {(rank, name) for rank, found_of in found.ranks.items() for name in found_of.series} == {
+        (0, "request_ms"),
+        (1, "request_ms"),
+    }
+    newest = compressed.report(lambda text: float(text[-2:]), thinned=False).ranks[1].readings
+    assert newest == trace.readings[-1:]
 
 
 def test_the_last_line_of_a_rank_is_known_even_if_all_were_dropped(sifter: Sifter) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
-from rules.scan_verdicts import CONDITION, KEEP, SIGNAL, PythonVerdicts, new_verdicts
+from rules.scan_verdicts import CONDITION, KEEP, SIGNAL, PythonVerdicts, Verdicts, new_verdicts
 
 ROUTINE = 5
 STANDINGS = [3, SIGNAL, 0, CONDITION, 4]
@@ -18,6 +19,15 @@ def test_a_signal_stands_before_routine_and_the_preferred_rule_before_others() -
     for end, pattern in ((5, 4), (7, 0), (8, 2), (12, 1), (16, 0), (18, 0), (21, 3), (21, 1)):
         verdicts.found(pattern, 0, end, 0, None)
     assert verdicts.close() == ([3, 0, KEEP, KEEP, KEEP], [(2, 12, 1), (3, 21, 3), (3, 21, 1)])
+
+
+@pytest.mark.parametrize("form", [new_verdicts, PythonVerdicts])
+def test_a_pattern_that_ends_at_many_places_of_a_line_is_noted_once(form: Callable[..., Verdicts]) -> None:
+    verdicts = form(STANDINGS, ROUTINE, True)
+    verdicts.open([b"progress bar", b"progress bar"])
+    for end in (*range(5, 12), *range(18, 24)):
+        verdicts.found(1, 0, end, 0, None)
+    assert verdicts.close()[1] == [(0, 5, 1), (1, 18, 1)]
 
 
 @pytest.mark.parametrize("conditions", [True, False])

@@ -145,12 +145,6 @@ def test_the_step_before_and_after_a_failure_is_known_in_a_large_log(
     assert any(line.number > failure.number for line in steps)
 
 
-def test_what_was_measured_stays_when_the_lines_go(matcher: Matcher, shapes: ShapePatterns) -> None:
-    found = scan(matcher, shapes, log_with_failure(200, 100))
-    losses = {item.rank: item.value for item in found.measurements if item.name == "loss"}
-    assert losses == dict.fromkeys(range(8), 2.345678)
-
-
 def test_many_files_are_read_by_several_processes_with_the_same_findings(
     matcher: Matcher, shapes: ShapePatterns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
