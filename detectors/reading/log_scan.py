@@ -15,7 +15,7 @@ from detectors.reading.sources import LineReader
 from detectors.reading.spans import SpanTracker
 from detectors.reading.steps import ProgressFinder, StepLog
 from detectors.reading.surroundings import SOURCE_INDENT, Surroundings
-from detectors.reading.text import rank_span, strip_escapes_of_view, torn_parts
+from detectors.reading.text import is_traced_command, rank_span, strip_escapes_of_view, torn_parts
 from rules.compression import Compressor, ConditionRun
 from rules.findings import RankSpan
 from rules.matcher import Clause, Hit, Matcher
@@ -177,6 +177,8 @@ class LogScan:
             return
         text = self._matched_part(hit, self._maker.text(raw))
         rank, node, rest = self._maker.origin(text, raw)
+        if is_traced_command(rest):
+            return
         captures = self._matcher.captures(hit.rule, text)
         match = Match(hit.rule, number, rank, node, captures, lambda: self._maker.make(raw, number, text))
         if self._around.is_frame(self._maker, number, rest):

@@ -11,6 +11,7 @@ __all__ = [
     "MAX_TEXT_BYTES",
     "Origin",
     "Span",
+    "is_traced_command",
     "line_text",
     "origin_of_path",
     "origin_of_text",
@@ -67,6 +68,8 @@ PATH_NODE = re.compile(
     r"(?:^|[/._-])(?P<node>(?:(?!dmesg|kern|journal|syslog|log|slurm|job|train|std)[a-z]+-)*"
     r"(?:node|host|worker|compute|dgx|hgx|gpu|cn|n)-?\d{1,6})(?=[/._]|-rank|$)"
 )
+# What a shell under `set -x` is about to run.
+TRACED = re.compile(r"\+{1,8} [A-Za-z_./\[({!:]")
 TEAR = re.compile(r"(?<=[^\s\]:])(?=\[(?:rank|default)\d{1,6}\]:)")
 
 
@@ -171,6 +174,11 @@ def rank_span(line: bytes) -> Span | None:
         return None
     prefixes = read_prefixes(line[:MAX_PREFIX_BYTES].decode("latin-1"))
     return prefixes.rank or prefixes.local
+
+
+def is_traced_command(rest: str) -> bool:
+    """Whether the text after a line's prefixes is a command that a shell echoes: what it mentions did not happen."""
+    return TRACED.match(rest) is not None
 
 
 def torn_parts(text: str) -> list[str]:

@@ -36,6 +36,7 @@ SURVIVABLE = frozenset(
         "ScriptException",
     )
 )
+STOPPED_FROM_OUTSIDE = "SchedulerStop"
 Stream = tuple[str, int | None, str | None]
 
 
@@ -60,6 +61,7 @@ class Timeline:
         self._last_step: dict[Stream, Observation] = {}
         self._last_start: dict[Stream, Observation] = {}
         self._steps: dict[Stream, list[Observation]] = defaultdict(list)
+        self._ends: list[Observation] = []
         self.attempts: list[int] = []
         standing: tuple[Observation, ...] = ()
         restarted = False
@@ -78,6 +80,8 @@ class Timeline:
             standing = tuple(other for other in standing if not ends(item, other) or other.rule.marks not in ended)
             if mark in (Mark.START, Mark.RESTART):
                 self._last_start[stream] = item
+            if mark is Mark.FINISHED:
+                self._ends.append(item)
             if mark in (Mark.PROGRESS, Mark.FINISHED):
                 self._last_step[stream] = item
                 self._steps[stream].append(item)
@@ -116,7 +120,8 @@ class Timeline:
             # Where ranks share a log, what still prints under a rank's name need not be the process that failed.
             return None
         start = self._last_start.get(stream)
-        later = [item for item in self._steps[stream] if item.line.number > at.last.number]
+        steps = [item for item in self._steps[stream] if not item.marks(Mark.FINISHED)]
+        later = [item for item in steps if item.line.number > at.last.number]
         if not later or (start is not None and start.order > at.order):
             return None
         before = self._step_before[at.order]
@@ -125,6 +130,14 @@ class Timeline:
         if len(known) < len(numbers) or known != sorted(known):
             return None
         return later[-1] if known[-1] - known[0] >= (STEPS_SURVIVED if before else 1) else None
+
+    def finished_after(self, at: Observation) -> Observation | None:
+        """The end of the job, where it is told after `at` and a step was completed in between."""
+        ends = [item for item in self._ends if item.line.path == at.line.path and item.line.number > at.last.number]
+        steps = [item for of_stream in self._steps.values() for item in of_stream if not item.marks(Mark.FINISHED)]
+        if not ends or not any(at.last.number < item.last.number < ends[-1].line.number for item in steps):
+            return None
+        return ends[-1]
 
     def attempt_of(self, order: int) -> int:
         """How many later attempts had come to life when the observation of this order was made."""
@@ -191,6 +204,8 @@ def settle(observations: Sequence[Observation], timeline: Timeline) -> Settled:
             aside.append((item, f"training went on at {position(step.last)}"))
         elif item.reason and families[item.reason].family in SURVIVABLE and (step := timeline.survived(item)):
             aside.append((item, f"the program lived on: training went on at {position(step.last)}"))
+        elif item.reason and families[item.reason].family == STOPPED_FROM_OUTSIDE and (end := timeline.finished_after(item)):
+            aside.append((item, f"the job was started again and ended well at {position(end.line)}"))
         else:
             kept.append(item)
     failing = [item for item in kept if item.role in (Role.ROOT, Role.CASCADE) and not item.rule.transient]
