@@ -19,7 +19,8 @@ from tests.service.postgres import postgres
 from tests.service.service_process import ServiceProcess
 
 SCALE = float(os.environ.get("SCALE", "1"))
-KILLS = max(2, round(50 * SCALE))
+# 50 at full size; each takes a start of the service, so that a tenth gets few.
+KILLS = max(2, round(50 * SCALE**1.3))
 LINES = 200
 STREAMS = 8
 
