@@ -18,6 +18,7 @@ settings.register_profile("pitstop", deadline=None, derandomize=True)
 settings.load_profile("pitstop")
 
 
+TESTS = Path(__file__).parent
 # Begun first: no worker is to sit over one of these when the others have nothing left to do.
 LONGEST = (
     "acceptance/test_thread.py",
@@ -83,8 +84,7 @@ def endpoint() -> Iterator[ScriptedEndpoint]:
 
 def turn(item: pytest.Item) -> int:
     """When its file is begun; those not among the longest follow as they were collected."""
-    name = item.path.relative_to(Path(__file__).parent).as_posix()
-    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+    return next((place for place, name in enumerate(LONGEST) if item.path == TESTS / name), len(LONGEST))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -43,10 +43,17 @@ def operator(client: Any, admin: dict[str, str]) -> Any:
     return client
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is silent: an answer that a busy machine delays is not taken for one that does not come."""
+    monkeypatch.setattr("service.localizations.ANSWER_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("patience")
 def test_a_faulty_node_is_found_among_idle_nodes(operator: Any) -> None:
     agents = ProbingAgents(operator, Cluster(Pool(NODES), {"n3": FaultKind.HARD}))
     agents.lease()
-    found = until_done(agents, begun(operator, nodes=list(NODES)))
+    found = until_done(agents, begun(operator, nodes=list(NODES), seconds=600))
     assert found["verdict"]["isolate"] == ["n3"]
     assert found["verdict"]["nodes"]["n0"]["verdict"] == "good"
     assert "1 faulty (n3)" in found["summary"]
@@ -54,10 +61,11 @@ def test_a_faulty_node_is_found_among_idle_nodes(operator: Any) -> None:
     assert failed and all("n3" in probe["members"] for probe in failed)
 
 
+@pytest.mark.usefixtures("patience")
 def test_the_matrix_is_on_the_incidents_page_and_in_its_document(operator: Any) -> None:
     agents = ProbingAgents(operator, Cluster(Pool(NODES), {"n3": FaultKind.HARD}))
     agents.lease()
-    number = begun(operator, nodes=list(NODES))
+    number = begun(operator, nodes=list(NODES), seconds=600)
     until_done(agents, number)
     job = ScriptedAgent(operator)
     job.register()
@@ -75,10 +83,11 @@ def test_the_matrix_is_on_the_incidents_page_and_in_its_document(operator: Any) 
     assert "2 suspect with a good one" in page
 
 
+@pytest.mark.usefixtures("patience")
 def test_each_world_gets_a_store_of_its_own_on_a_node_that_is_in_it(operator: Any) -> None:
     agents = ProbingAgents(operator, Cluster(Pool(NODES)))
     agents.lease()
-    until_done(agents, begun(operator, nodes=list(NODES), seconds=10))
+    until_done(agents, begun(operator, nodes=list(NODES), seconds=600))
     stores: dict[tuple[str, int], set[str]] = {}
     for row in agents.asked:
         if row["args"]["op"] == "world":
