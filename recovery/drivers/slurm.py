@@ -17,6 +17,7 @@ from recovery.drivers.command import NODE_NAME, OWN_MARK, DriverError, Operation
 from rules.hostlist import expand
 
 __all__ = [
+    "ENDED",
     "MENDABLE",
     "Carried",
     "Done",

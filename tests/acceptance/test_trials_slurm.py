@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from recovery.drivers.slurm import ENDED
 from tests.slurm_cluster import SlurmCluster
 
 PITSTOP = Path(sys.executable).with_name("pitstop")
@@ -73,7 +74,7 @@ def check_verdicts(site: Path, samples: int) -> None:
 @pytest.mark.timeout(180)
 def test_trials_are_steps_on_the_allocated_nodes_that_the_plan_names(slurm: SlurmCluster, site: Path) -> None:
     job = submit(slurm, site, 60)
-    slurm.until("the end of the job", lambda: slurm.job(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"), 120)
+    slurm.until("the end of the job", lambda: slurm.job(job)["JobState"] in ENDED, 120)
     assert slurm.job(job)["JobState"] == "COMPLETED", slurm.output(job)
     check_verdicts(site, 60)
     assert {path.name for path in (site / "marks").iterdir()} == {"n0", "n1"}, "n3 is not of this allocation"
@@ -92,7 +93,7 @@ def test_a_node_that_is_lost_costs_no_result(slurm: SlurmCluster, site: Path) ->
     slurm.kill_slurmd("n1")
     for pid in (site / "marks" / "n1").read_text().split():
         os.kill(int(pid), signal.SIGKILL)
-    slurm.until("the end of the job", lambda: slurm.job(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"), 300)
+    slurm.until("the end of the job", lambda: slurm.job(job)["JobState"] in ENDED, 300)
     assert slurm.job(job)["JobState"] == "COMPLETED", slurm.output(job)
     check_verdicts(site, 400)
     assert "n1 gets no more trials: Slurm says that it is" in slurm.output(job)
