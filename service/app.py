@@ -55,6 +55,7 @@ from service.dashboard import (
     silence_pages,
 )
 from service.dashboard.rendering import STATIC, plotly_script
+from service.database_leases import DatabaseLeases
 from service.diagnoses import Diagnoses
 from service.driver_calls import DriverCalls
 from service.duties import Duties, Duty
@@ -65,7 +66,7 @@ from service.ingest.matching import MatcherPool
 from service.ingest.writer import ChunkWriter
 from service.learning import Learning
 from service.learnt_rules import LearntRules
-from service.leases import DatabaseLeases, LeaseWatch
+from service.leases import LeaseWatch
 from service.localization_requests import localise_recovery
 from service.localizations import Localizations
 from service.log_filters import LogFilters
@@ -163,8 +164,8 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         returns = NodeReturns(store, clock, drivers)
         calls = DriverCalls(store, clock, returns)
         etcd = open_etcd(settings)
-        kept = DatabaseLeases(store, settings.lease_seconds) if etcd is None else etcd
-        leases = LeaseWatch(store, clock, kept, lambda: duties.held)
+        rows = DatabaseLeases(store, clock, settings.lease_seconds)
+        leases = LeaseWatch(store, clock, rows if etcd is None else etcd, lambda: duties.held)
         diagnose = Diagnoses(store, pool, metrics, clock, leases.reviewed).of_incident
         localizer = Localizations(store, clock)
         planner = Plans(store, clock, PipelinePlans(settings.data_dir / "pipelines"))
@@ -178,7 +179,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         if drivers.slurm is not None:
             chores.append(SlurmCalls(store, clock, recoveries, drivers.slurm).work)
         supervisor = Supervisor(recoveries, chores)
-        service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, localizer, planner, clock)
+        service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, localizer, planner, rows, clock)
         retention = Retention(store, settings, clock)
         client, no_model = open_client(settings, clock)
         memories = Memories(store, clock, no_model or "asked next")
@@ -213,7 +214,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         app.state.pitstop = service
         filters = None if client is None else LogFilters(store, clock, client, pool, learning)
         model = ModelThread(opinions, lambda: duties.held, (lambda: None) if filters is None else filters.work)
-        parts: list[Part] = [service.watch, service.supervisor, localizer, duties, leases, storage, model, learnt]
+        parts: list[Part] = [service.watch, service.supervisor, localizer, duties, leases, rows, storage, model, learnt]
         if etcd is not None:
             service.heard = etcd.heard
             parts.append(etcd)

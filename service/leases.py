@@ -8,15 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sqlalchemy import select
-
 from detectors.lease import Judge, Lease, LeaseReview, next_look, review_leases
 from service.periodic import repeat
 from service.store import Clock, Store
 from service.store.events import publish_event
-from service.store.jobs import Node
 
-__all__ = ["DatabaseLeases", "LeaseStore", "LeaseWatch", "LeasesUnknown"]
+__all__ = ["LeaseStore", "LeaseWatch", "LeasesUnknown"]
 
 log = logging.getLogger("pitstop.leases")
 
@@ -28,24 +25,11 @@ class LeasesUnknown(Exception):
 
 
 class LeaseStore(Protocol):
-    """Where renewals are kept: the database, or etcd."""
+    """Where renewals are kept: the database (service/database_leases.py), or etcd (service/etcd_leases.py)."""
 
     def leases(self, now: float) -> Sequence[Lease]:
         """Every lease there is, as of `now`. Raises LeasesUnknown, SQLAlchemyError."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseLeases:
-    """The rows of the nodes, which `POST .../lease` renews."""
-
-    store: Store
-    ttl_seconds: float
-
-    def leases(self, now: float) -> Sequence[Lease]:
-        with self.store.reading() as session:
-            rows = session.execute(select(Node.id, Node.lease_until)).all()
-        return [Lease(node, until - self.ttl_seconds, self.ttl_seconds) for node, until in rows if until is not None]
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request
 
+from service.database_leases import DatabaseLeases
 from service.eventstream import EventWatch
 from service.ingest.intake import Intake
 from service.ingest.matching import MatcherPool
@@ -37,10 +38,11 @@ class Service:
     supervisor: Supervisor
     localizations: Localizations
     plans: Plans
+    leases: DatabaseLeases
     clock: Clock = time.time
     checks: dict[str, Callable[[], str]] = field(default_factory=dict)
     reports: dict[str, Callable[[], Any]] = field(default_factory=dict)
-    # Told of every renewal of a node's lease, where leases are kept outside the database.
+    # Told of every renewal of a node's lease, where another store than the database is judged by.
     heard: Callable[[str], None] = lambda _node: None
     # Report pages by span in days: when they were added up, and what came of it.
     added_up: dict[int, tuple[float, dict[str, Any]]] = field(default_factory=dict)

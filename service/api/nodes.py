@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import delete, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.access import Principal, PrincipalDependency, Right, allow
 from service.api.documents import listing, node_document, offset_of
+from service.database_leases import Renewal
 from service.implications import lemons
+from service.node_reports import NodeReport, ReportedGpu
 from service.problems import Problem
 from service.state import ServiceDependency
-from service.store.accounts import NodeHeat
-from service.store.events import publish_event
-from service.store.jobs import GpuRow, Node, NodeAlias
+from service.store.jobs import Node, NodeAlias
 
 __all__ = ["NodeName", "check_node", "router"]
 
@@ -62,56 +63,28 @@ def aliases_of(session: Session, nodes: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def note_heat(session: Session, node: str, celsius: list[float], now: float) -> None:
-    """Keep how hot the hottest GPU of the node was in this hour."""
-    if not celsius:
-        return
-    row = session.get(NodeHeat, (node, int(now // 3600)))
-    if row is None:
-        session.add(NodeHeat(node=node, hour=int(now // 3600), highest_celsius=max(celsius)))
-    else:
-        row.highest_celsius = max(row.highest_celsius, *celsius)
+def reported(node: str, body: Lease) -> NodeReport:
+    gpus = [ReportedGpu(gpu.uuid, gpu.serial, gpu.pci, gpu.index) for gpu in body.gpus]
+    known = {gpu.identity: gpu for gpu in gpus if gpu.identity}
+    return NodeReport(node, body.agent_id, body.boot_id, body.versions, frozenset(body.aliases) - {node}, known, body.probes)
 
 
+def renewal_of(node: str, body: Lease, now: float) -> Renewal:
+    celsius = [gpu.celsius for gpu in body.gpus if gpu.celsius is not None]
+    heat = {int(now // 3600): max(celsius)} if celsius else {}
+    return Renewal(node, now, body.clock - now, now if body.probes is not None else None, heat)
+
+
+# A coroutine, because FastAPI runs plain functions in threads: most renewals touch memory only.
 @router.post("/{node}/lease", operation_id="renewLease", dependencies=[Depends(allow(Right.NODE))])
-def renew_lease(node: NodeName, body: Lease, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
+async def renew_lease(node: NodeName, body: Lease, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """The agent of `node` is alive. The answer says for how long that holds, and what time it is here."""
     check_node(principal, node)
     service.heard(node)
     now = service.clock()
-    with service.store.writing() as session:
-        row = session.get(Node, node)
-        if row is None:
-            row = Node(id=node, state="ready", versions={}, seen_at=now)
-            session.add(row)
-            publish_event(session, "node.joined", node, {"agent_id": body.agent_id}, now)
-        elif row.boot_id is not None and row.boot_id != body.boot_id:
-            publish_event(session, "node.rebooted", node, {"boot_id": body.boot_id}, now)
-        row.boot_id = body.boot_id
-        row.agent_id = body.agent_id
-        row.versions = dict(body.versions)
-        row.clock_offset_seconds = body.clock - now
-        row.lease_until = now + service.settings.lease_seconds
-        row.seen_at = now
-        if body.probes is not None:
-            row.probes, row.probes_at = body.probes, now
-        session.flush()
-        wanted = set(body.aliases) - {node}
-        held = set(session.scalars(select(NodeAlias.alias).where(NodeAlias.node == node, NodeAlias.learnt_from == "agent")))
-        if held - wanted:
-            session.execute(
-                delete(NodeAlias).where(
-                    NodeAlias.node == node, NodeAlias.alias.in_(held - wanted), NodeAlias.learnt_from == "agent"
-                )
-            )
-        for alias in sorted(wanted - held):
-            session.merge(NodeAlias(alias=alias, node=node, learnt_from="agent"))
-        for gpu in body.gpus:
-            identity = gpu.serial or gpu.uuid
-            if identity:
-                # A GPU that was moved is told by its serial: the row follows it to the new node.
-                session.merge(GpuRow(id=identity, node=node, seen_at=now, **gpu.model_dump(exclude={"celsius"})))
-        note_heat(session, node, [gpu.celsius for gpu in body.gpus if gpu.celsius is not None], now)
+    report, renewal = reported(node, body), renewal_of(node, body, now)
+    if not service.leases.renewed(report, renewal):
+        await to_thread.run_sync(service.leases.register, report, renewal)
     return {"ttl_seconds": service.settings.lease_seconds, "time": now}
 
 

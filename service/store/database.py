@@ -171,24 +171,34 @@ def insert_or_add(
     keys: Sequence[str],
     added: Sequence[str] = (),
     replaced: Sequence[str] = (),
+    raised: str | None = None,
 ) -> None:
-    """Insert `rows`; where a row with the same `keys` exists, add to its `added` columns and overwrite its `replaced` ones."""
+    """Insert `rows`; where a row with the same `keys` exists, add to its `added` columns and overwrite its `replaced` ones.
+
+    `raised`: a column that only grows; a row in which it would not stays as it is.
+    """
     dialect = session.get_bind().dialect.name
-    statement = adding_insert(dialect, table, tuple(keys), tuple(added), tuple(replaced))
+    statement = adding_insert(dialect, table, tuple(keys), tuple(added), tuple(replaced), raised)
     session.connection().execute(statement, list(rows))
 
 
 @cache
 def adding_insert(
-    dialect: str, table: type[Base], keys: tuple[str, ...], added: tuple[str, ...], replaced: tuple[str, ...]
+    dialect: str,
+    table: type[Base],
+    keys: tuple[str, ...],
+    added: tuple[str, ...],
+    replaced: tuple[str, ...],
+    raised: str | None,
 ) -> Executable:
     """Built once for each kind of call: building takes longer than running."""
     statement: postgresql.Insert | sqlite.Insert
     statement = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
     columns = table.__table__.c
     changes = {name: columns[name] + statement.excluded[name] for name in added}
-    changes |= {name: statement.excluded[name] for name in replaced}
-    return statement.on_conflict_do_update(index_elements=[columns[name] for name in keys], set_=changes)
+    changes |= {name: statement.excluded[name] for name in (*replaced, *([raised] if raised else ()))}
+    grows = None if raised is None else statement.excluded[raised] > columns[raised]
+    return statement.on_conflict_do_update(index_elements=[columns[name] for name in keys], set_=changes, where=grows)
 
 
 def hold_lock(session: Session, *names: str) -> None:

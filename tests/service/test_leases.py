@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.leases import DatabaseLeases, LeaseWatch
+from service.database_leases import DatabaseLeases
+from service.leases import LeaseWatch
 from service.store import Store
 from service.store.events import events_after
 from service.store.jobs import Node
@@ -42,7 +43,7 @@ def test_a_node_that_falls_silent_is_told_once_within_three_seconds_and_once_whe
     time = Time()
     names = [f"n{number}" for number in range(10)]
     renew(store, time, *names)
-    watch = LeaseWatch(store, time, DatabaseLeases(store, TTL), lambda: True)
+    watch = LeaseWatch(store, time, DatabaseLeases(store, time, TTL), lambda: True)
     run(watch, time, 5, store, *names)
     run(watch, time, 3, store, *names[1:])
     assert kinds(store) == [("node.silent", "n0")]
@@ -55,7 +56,7 @@ def test_when_most_leases_end_at_once_the_service_suspects_itself(store: Store) 
     time = Time()
     names = [f"n{number}" for number in range(10)]
     renew(store, time, *names)
-    watch = LeaseWatch(store, time, DatabaseLeases(store, TTL), lambda: True)
+    watch = LeaseWatch(store, time, DatabaseLeases(store, time, TTL), lambda: True)
     run(watch, time, 5, store, *names)
     run(watch, time, 10, store)
     assert kinds(store) == []
@@ -65,7 +66,7 @@ def test_when_most_leases_end_at_once_the_service_suspects_itself(store: Store) 
 def test_after_a_pause_every_lease_has_its_full_time_again(store: Store) -> None:
     time = Time()
     renew(store, time, "n0")
-    watch = LeaseWatch(store, time, DatabaseLeases(store, TTL), lambda: True)
+    watch = LeaseWatch(store, time, DatabaseLeases(store, time, TTL), lambda: True)
     watch.look()
     time.now += 3600
     assert watch.look().silent == ()
@@ -76,6 +77,6 @@ def test_after_a_pause_every_lease_has_its_full_time_again(store: Store) -> None
 def test_a_replica_that_does_not_hold_the_duties_says_nothing(store: Store) -> None:
     time = Time()
     renew(store, time, "n0")
-    watch = LeaseWatch(store, time, DatabaseLeases(store, TTL), lambda: False)
+    watch = LeaseWatch(store, time, DatabaseLeases(store, time, TTL), lambda: False)
     run(watch, time, 5, store)
     assert kinds(store) == []
