@@ -362,9 +362,9 @@ class Agent:
             self._tell_gone()
 
     def _judge(self, readings: Mapping[int, RankReading], now: float) -> None:
-        for judgement in self._local.judge(readings, self._state.care.running, self._state.care.generation, now):
-            if (found := noticed(judgement, self._gathering.gone(), self._launch.node)) is not None:
-                self.put(found)
+        judged = self._local.judge(readings, self._state.care.running, self._state.care.generation, now)
+        for found in noticed(judged, self._local.hang, self._gathering.gone(), self._launch.node):
+            self.put(found)
 
     def _tell_gone(self) -> None:
         """Nodes that went out of reach while a failure is being dealt with: the decision about it may have to be another one."""

@@ -8,7 +8,7 @@ What comes from them goes into the leader's queue of events, as if their ranks w
     {"op": "beat", "generation", "step", "checkpointed", "elastic", "waiting", "stopped", "priced"}
     {"op": "exited" | "raised", "exit"}
     {"op": "started", "generation", "processes": [[rank, pid]]}      {"op": "start_failed", "generation", "why"}
-    {"op": "noticed", "generation", "kind", "rank", "why"}      {"op": "interrupted", "number"}
+    {"op": "noticed", "generation", "notice"}      {"op": "interrupted", "number"}
     leader -> follower
     {"op": "welcome", "generation"}                            ranks of an older generation are to be ended
     {"op": "start", "formation", "store", "resume"}            {"op": "signal", "generation", "ranks", "number"}
@@ -283,8 +283,7 @@ class Crew:
                     self._fail_ranks(node, f"node {node} could not start its ranks: {message['why']}")
             case "noticed":
                 if int(message["generation"]) == self._generation:
-                    rank = message.get("rank")
-                    self._put(Noticed(str(message["kind"]), None if rank is None else int(rank), str(message["why"])))
+                    self._put(Noticed(**message["notice"]))
             case "interrupted":
                 # A scheduler signals every node: the second one to arrive is no second wish.
                 if not self._interrupted:

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from detectors.supervisor import RankExit, first_failure
+from detectors.supervisor import RankExit
 from node.agent import TICK_SECONDS
-from node.care_states import Care, Command, CommandArrived, Event, Exited, Interrupted, Phase, Raised
+from node.care_states import Care, Command, CommandArrived, Event, Exited, Interrupted, Noticed, Phase, Raised
 from node.crew import Gone
 from node.formation import Formation, formation_of
 from node.job_state import JobFolder, JobState
 from node.keeper_client import KeeperError
 from node.leader_line import LeaderLine, Lost, Said, beat_message, join_message
-from node.leaderless import leaderless_document, left_alone, promoted
+from node.leaderless import LeaderlessReports, promoted
 from node.link import ServiceLink
 from node.local_ranks import LocalRanks
 from node.log_shipping import LogShipping
@@ -29,13 +29,12 @@ from node.monitors import RankReading
 from node.rank_group import Launch
 from node.ranks import StoreAddress
 from node.reforming import Marks
-from node.reports import TOLD, heartbeat_document
+from node.reports import heartbeat_document, noticed
 
 __all__ = ["FollowingAgent", "Promotion"]
 
 # A leader that is gone for this long while nothing runs here any more is not coming back.
 LEADERLESS_SECONDS = 600.0
-SETTLE_SECONDS = 0.3
 FINISH_SECONDS = 5.0
 KILL_SECONDS = 5.0
 
@@ -82,9 +81,8 @@ class FollowingAgent:
             self._beat,
             self._events.put,
         )
+        self._reports = LeaderlessReports(launch, self._local, self._beat, say)
         self._command: CommandArrived | None = None
-        self._failed_at: float | None = None
-        self._posted = -1
         self._interrupted_at: float | None = None
         self._marks = Marks()
         self.link: ServiceLink | None = None
@@ -175,7 +173,6 @@ class FollowingAgent:
         care = replace(self._state.care, phase=Phase.STARTING, generation=generation, ranks=formation.world, formed=True)
         care = replace(care, running=frozenset(formation.ranks_of(self._launch.node)), exits=(), raised=())
         self._state = replace(self._state, care=care, formation=formation)
-        self._failed_at = None
         self._save()
         try:
             self._local.group.kill_all()
@@ -207,7 +204,6 @@ class FollowingAgent:
             self._say(f"the ranks cannot go on in their processes: {problem}")
             self._local.group.signal(care.running, 9)
         self._state = replace(self._state, care=care, formation=formation)
-        self._failed_at = None
         self._save()
         self._line.send(self._beat())
         self._say(f"ranks {sorted(care.running)} of this node go on in generation {formation.generation}")
@@ -260,7 +256,6 @@ class FollowingAgent:
             self._say(f"rank {item.rank}: {item.description} (generation {item.generation})")
             # Its lines are to be there when the leader reports it.
             self._local.flush([item], item.generation)
-            self._failed_at = self._failed_at or time.monotonic()
         self._line.send({"op": word, "exit": asdict(item)})
 
     def _interrupted(self, number: int) -> None:
@@ -336,10 +331,10 @@ class FollowingAgent:
             self._look_at_marks()
             if self._local.group.placement.helpers != self._state.placement.helpers:
                 self._save()
-            for judgement in self._local.judge(readings, care.running, care.generation, now):
-                if judgement.finding in TOLD and judgement.firm:
-                    message = {"op": "noticed", "kind": judgement.finding.value, "rank": judgement.rank, "why": judgement.why}
-                    self._line.send({**message, "generation": care.generation})
+            judged = self._local.judge(readings, care.running, care.generation, now)
+            gone = () if self._line.gone is None else (self._line.gone,)
+            for notice in noticed(judged, self._local.hang, gone, self._launch.node):
+                self._tell_noticed(notice)
         if self._line.up:
             return None
         if self._interrupted_at is not None:
@@ -348,11 +343,19 @@ class FollowingAgent:
                 return 1
             if now - self._interrupted_at > KILL_SECONDS:
                 self._local.group.signal(care.running, 9)
-        self._report_alone(now)
+        if self._line.gone is not None and self.link is not None:
+            self._reports.failure(self._state, self._marks, self._line.gone, self.link, now)
         if not care.running and now - self._line.lost_at > LEADERLESS_SECONDS:
             self._say(f"given up: no leader answered for {LEADERLESS_SECONDS:.0f} s")
             return 1
         return None
+
+    def _tell_noticed(self, notice: Noticed) -> None:
+        """To the leader; to the service where it is gone."""
+        gone = self._line.gone
+        told = self._line.send({"op": "noticed", "generation": self._state.care.generation, "notice": asdict(notice)})
+        if not told and gone is not None and self.link is not None:
+            self._reports.notice(self._state, notice, gone, self.link)
 
     def _look_at_marks(self) -> None:
         marks = self._local.marks(self._state.care.running)
@@ -360,22 +363,6 @@ class FollowingAgent:
             self._marks = marks
             # Whoever waits is not to wait for the next beat as well.
             self._line.send(self._beat())
-
-    def _report_alone(self, now: float) -> None:
-        """A failure that the leader will not report: it is gone. Where ranks wait for those of its node, that is the failure."""
-        care, gone = replace(self._state.care, elastic=self._marks.elastic), self._line.gone
-        if gone is None or self.link is None:
-            return
-        failed = left_alone(care, self._state.formation, gone, self._marks)
-        if self._failed_at is None and failed:
-            self._failed_at = now
-        if not failed or self._posted == care.generation or now - (self._failed_at or now) < SETTLE_SECONDS:
-            return
-        self._posted = care.generation
-        first = first_failure(failed)
-        self._say(f"reporting the failure of rank {first.rank if first else '?'} in the leader's place")
-        document = leaderless_document(self._launch, self._state.formation, care, failed, self._beat(), gone)
-        self.link.report_failure(document, self._local.shipping.last_batch)
 
     def _save(self) -> None:
         self._state = replace(self._state, placement=self._local.group.placement, leads=False)

@@ -1,22 +1,27 @@
-"""What a node tells of a failure in the place of the leader, who is gone, and how it leads when it is told to. Pure."""
+"""What a node tells of a failure in the place of the leader, who is gone, and how it leads when it is told to."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from detectors.supervisor import RankExit
-from node.care_states import Care, Command, Phase
+from detectors.supervisor import RankExit, first_failure
+from node.care_states import Care, Command, Noticed, Phase, PostNotice
 from node.crew import Gone
 from node.formation import Formation
 from node.job_state import JobState
+from node.link import ServiceLink
+from node.local_ranks import LocalRanks
 from node.rank_group import Launch
 from node.reforming import Marks
-from node.reports import failure_document
+from node.reports import failure_document, notice_document
 
-__all__ = ["leaderless_document", "left_alone", "promoted"]
+__all__ = ["LeaderlessReports", "left_alone", "promoted"]
+
+# Exits that follow the first one belong to the same report.
+SETTLE_SECONDS = 0.3
 
 
 def left_alone(care: Care, formation: Formation | None, gone: Gone, marks: Marks) -> tuple[RankExit, ...]:
@@ -29,22 +34,67 @@ def left_alone(care: Care, formation: Formation | None, gone: Gone, marks: Marks
     return tuple(RankExit(rank, care.generation, None, None, time.time(), error=why) for rank in ranks)
 
 
-def leaderless_document(
-    launch: Launch,
-    formation: Formation | None,
-    care: Care,
-    failed: Sequence[RankExit],
-    beat: Mapping[str, Any],
-    gone: Gone,
-) -> dict[str, Any]:
-    """The failure report, under a key of this node. `beat`: what the leader would have been told."""
+class LeaderlessReports:
+    """What is reported in the place of a leader that is gone, each thing once in a generation.
 
-    def node_of(rank: int | None) -> str:
-        return launch.node if formation is None or rank is None else formation.node_of(rank)
+    `beat`: what the leader would have been told.
+    """
 
-    unreachable = [{"node": gone.node, "since": gone.since, "why": gone.why}]
-    document = failure_document(launch.job, launch.node, node_of, care, failed, beat["step"], beat["checkpointed"], unreachable)
-    return {**document, "idempotency_key": f"{document['idempotency_key']}:{launch.node}"}
+    def __init__(
+        self, launch: Launch, local: LocalRanks, beat: Callable[[], Mapping[str, Any]], say: Callable[[str], None]
+    ) -> None:
+        self._launch = launch
+        self._local = local
+        self._beat = beat
+        self._say = say
+        self._told: set[tuple[int, str]] = set()
+        self._failed_at: dict[int, float] = {}
+
+    def notice(self, state: JobState, notice: Noticed, gone: Gone, link: ServiceLink) -> None:
+        """Of ranks that run but get nowhere."""
+        if self._is_first(state.care, notice.kind):
+            told = PostNotice(notice.rank, notice.why, notice.kind, notice.bad_since)
+            node_of, (step, saved) = self._node_of(state), self._reached()
+            document = notice_document(self._launch.job, node_of, state.care, told, step, saved, unreachable(gone))
+            self._report(document, state.care, notice.why, link)
+
+    def failure(self, state: JobState, marks: Marks, gone: Gone, link: ServiceLink, now: float) -> None:
+        """Where ranks wait for those of the leader's node, that is the failure. Called again until it was reported."""
+        care = replace(state.care, elastic=marks.elastic)
+        failed = left_alone(care, state.formation, gone, marks)
+        if not failed or now - self._failed_at.setdefault(care.generation, now) < SETTLE_SECONDS:
+            return
+        if self._is_first(care, "failure"):
+            first = first_failure(failed)
+            node_of, (step, saved) = self._node_of(state), self._reached()
+            own = self._launch.node
+            document = failure_document(self._launch.job, own, node_of, care, failed, step, saved, unreachable(gone))
+            self._report(document, care, f"the failure of rank {first.rank if first else '?'}", link)
+
+    def _is_first(self, care: Care, what: str) -> bool:
+        report = care.generation, what
+        is_first = report not in self._told
+        self._told.add(report)
+        return is_first
+
+    def _node_of(self, state: JobState) -> Callable[[int | None], str]:
+        formation, own = state.formation, self._launch.node
+        return lambda rank: own if formation is None or rank is None else formation.node_of(rank)
+
+    def _reached(self) -> tuple[int | None, int | None]:
+        beat = self._beat()
+        return beat["step"], beat["checkpointed"]
+
+    def _report(self, document: Mapping[str, Any], care: Care, what: str, link: ServiceLink) -> None:
+        """Under a key of this node: the leader may yet tell the same."""
+        self._say(f"reporting in the leader's place: {what}")
+        self._local.flush(care.exits, care.generation)
+        key = f"{document['idempotency_key']}:{self._launch.node}"
+        link.report_failure({**document, "idempotency_key": key}, self._local.shipping.last_batch)
+
+
+def unreachable(gone: Gone) -> list[dict[str, Any]]:
+    return [{"node": gone.node, "since": gone.since, "why": gone.why}]
 
 
 def promoted(state: JobState, own: frozenset[int], command: Command) -> JobState:

@@ -55,6 +55,11 @@ class LocalRanks:
         """Those that were started here last, running or not."""
         return frozenset(self.group.processes)
 
+    @property
+    def hang(self) -> Judgement | None:
+        """What held them up at the last look, told before or not."""
+        return self._watch.hang
+
     def readings(self) -> dict[int, RankReading]:
         return self.group.readings()
 

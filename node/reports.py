@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from detectors.statistics.judgement import Finding, Judgement
@@ -189,15 +189,18 @@ def notice_document(
     return document if notice.bad_since is None else {**document, "bad_since": notice.bad_since}
 
 
-def noticed(judgement: Judgement, gone: Sequence[Gone], own: str) -> Noticed | None:
-    """What a judgement about the ranks of node `own` is told as; None where it is a line among the others."""
-    if judgement.finding in TOLD and judgement.firm:
-        bad_since = judgement.began if judgement.finding in NUMBERS else None
-        return Noticed(judgement.finding.value, judgement.rank, judgement.why, bad_since)
-    if judgement.finding is not Finding.HANG or not gone:
-        return None
-    why = f"node {gone[0].node} cannot be reached from {own} ({gone[0].why}), and its peers get nowhere: {judgement.why}"
-    return Noticed(UNREACHABLE, None, why)
+def noticed(judged: Iterable[Judgement], hang: Judgement | None, gone: Sequence[Gone], own: str) -> Iterator[Noticed]:
+    """What of `judged`, new about the ranks of node `own`, is more than a line among the others.
+
+    `hang`: what holds them up at present. Nobody need be sure of it where a node is gone, which of the two was seen first.
+    """
+    for judgement in judged:
+        if judgement.finding in TOLD and judgement.firm:
+            bad_since = judgement.began if judgement.finding in NUMBERS else None
+            yield Noticed(judgement.finding.value, judgement.rank, judgement.why, bad_since)
+    if hang is not None and gone:
+        why = f"node {gone[0].node} cannot be reached from {own} ({gone[0].why}), and its peers get nowhere: {hang.why}"
+        yield Noticed(UNREACHABLE, None, why)
 
 
 def unreachable_notice(gone: Gone, own: str) -> PostNotice:

@@ -57,6 +57,8 @@ class Watch:
         self._scheduling: dict[int, tuple[float, Scheduling]] = {}
         self._states: dict[int, ProcessState] = {}
         self._said: set[tuple[object, ...]] = set()
+        # What holds the ranks up at present, said before or not.
+        self.hang: Judgement | None = None
 
     def look(self, readings: Mapping[int, RankReading], running: Iterable[int], now: float) -> list[Judgement]:
         """What is new since the last look. A judgement is repeated only after it ceased to hold in between."""
@@ -64,9 +66,9 @@ class Watch:
         progress = {rank: value for rank, value in present.items() if value is not None}
         self._read_states(progress, now)
         found: list[Judgement] = []
-        hang = judge_hang([self._pulse(rank, value, now) for rank, value in progress.items()], self._limits)
-        if hang is not None:
-            found.append(hang)
+        self.hang = judge_hang([self._pulse(rank, value, now) for rank, value in progress.items()], self._limits)
+        if self.hang is not None:
+            found.append(self.hang)
         for rank, value in progress.items():
             found += self._numbers(rank, value, readings[rank], now)
         found += self._stragglers(progress)

@@ -136,6 +136,28 @@ def test_when_the_leaders_node_is_lost_the_next_one_leads_by_command_and_the_old
     assert "leads from now on" in said["n2"]
 
 
+@pytest.mark.acceptance
+def test_ranks_that_wait_for_those_of_a_lost_leader_are_told_of_by_the_next_one_which_then_leads(
+    runs: Runs, peer: Peer, tmp_path: Path
+) -> None:
+    nodes = Nodes(runs, peer, Path(__file__).with_name("lockstep.py"), tmp_path / "finish")
+    nodes.start("n1", "0.02")
+    nodes.start("n2", "0.02")
+    # Past the steps from which the limit is learnt.
+    wait_for(lambda: any((entry["step"] or 0) >= 10 for beat in peer.posted("/heartbeat") for entry in beat["ranks"]))
+    nodes.kill("n1")
+    failure = wait_for(lambda: peer.posted("/failures"))[0]
+    assert [entry["node"] for entry in failure["unreachable"]] == ["n1"]
+    (waiting,) = failure["failed"]
+    assert (waiting["rank"], waiting["node"], waiting["exit_code"], waiting["signal"]) == (None, "n2", None, None)
+    assert "node n1 cannot be reached from n2" in waiting["error"]
+    assert nodes.running("n2", 0), "nothing is done without a command"
+    nodes.command(1, "n2", 1, ["n2"], exclude=["n1"])
+    wait_for(lambda: nodes.running("n2", 1), what="the smaller formation")
+    assert {item["rank"] for item in peer.attempt(1, 2)["ranks"]} == {0, 1}
+    nodes.finish("n2")
+
+
 @pytest.mark.soak
 @pytest.mark.whole
 def test_a_leader_that_is_taken_out_hands_the_job_to_the_node_that_the_command_names_first(nodes: Nodes, peer: Peer) -> None:
