@@ -43,6 +43,7 @@ from node.formation import Formation, Member
 from node.gathering import JOIN_SECONDS, Gathering, reach_of
 from node.job_state import JobFolder, JobState
 from node.keeper_client import KeeperError
+from node.leaderless import retired
 from node.link import Outgoing, ServiceLink
 from node.local_ranks import LocalRanks
 from node.log_shipping import LogShipping
@@ -119,8 +120,8 @@ class Agent:
             return None
         return heartbeat_document(self._launch.node, *seen, time.monotonic(), self._gathering.gone())
 
-    def run(self, taken_over: bool) -> int:
-        """Care for the job until it ends; the exit status of `pitstop run`. Raises KeeperError where nothing can be started."""
+    def run(self, taken_over: bool) -> int | JobState:
+        """Until the job ends: the exit status; where it goes on elsewhere, the state to follow it with. Raises KeeperError."""
         if taken_over:
             self._take_over()
         else:
@@ -191,7 +192,7 @@ class Agent:
                     document = {"status": result, "generation": care.generation, "detail": detail, "ranks": ranks}
                     self.link.report_result(number, document)
             case End(status=exit_status, why=why):
-                self._say(why if exit_status == 0 else f"given up: {why}")
+                self._say(why if exit_status == 0 or care.leaves else f"given up: {why}")
                 return exit_status
         return None
 
@@ -377,20 +378,21 @@ class Agent:
             document = notice_document(self._launch.job, self._node_of, care, notice, *self._told())
             self.link.report(Outgoing(lambda client, it=document: client.report_failure(self._launch.job, it), notice.why))  # type: ignore[misc]
 
-    def _finish(self, status: int) -> int:
+    def _finish(self, status: int) -> int | JobState:
         """Everything that belongs to the job goes; what it said is delivered as far as the service takes it."""
         care = self._state.care
         readings = self._local.readings()
+        follows = self._crew is not None and care.leaves and not care.interrupted
         if self._crew is not None and not care.leaves:
             self._crew.end(status, care.why)
         self._local.finish(care.generation)
-        if self.link is not None:
+        if self.link is not None and not follows:
             self.link.report_end(end_document(self._launch.node, care, readings, status, time.monotonic()))
             if not self.link.finish(FINISH_SECONDS):
                 self._say("not everything reached the service; the next run of this job sends the rest")
         self._local.group.close()
         if self._crew is not None:
             self._crew.close()
-        self._state = replace(self._state, exit_status=status)
+        self._state = retired(self._state) if follows else replace(self._state, exit_status=status)
         self._save()
-        return status
+        return self._state if follows else status

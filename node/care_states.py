@@ -25,6 +25,7 @@ __all__ = [
     "KillStuck",
     "NotFormed",
     "Noticed",
+    "Overtaken",
     "Peers",
     "Phase",
     "PostFailure",
@@ -174,6 +175,13 @@ class Noticed:
 
 
 @dataclass(frozen=True, slots=True)
+class Overtaken:
+    """Another node leads the job by now, under the newer `generation`: it was told to while this one could not be reached."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Peers:
     """Ranks left their group though nobody has died. `lost`: those that are to blame and still run; empty where nobody is.
 
@@ -243,6 +251,7 @@ Event = (
     | Interrupted
     | NotFormed
     | Noticed
+    | Overtaken
     | Peers
     | Raised
     | Rejoined

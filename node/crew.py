@@ -106,6 +106,18 @@ class Crew:
                 item.gone for node, item in self._followers.items() if node in nodes and item.connection is None and item.gone
             )
 
+    @property
+    def generation(self) -> int:
+        """The last one that the nodes were told of."""
+        return self._generation
+
+    def out_of_reach(self) -> list[tuple[str, int]]:
+        """Where the agents of the present formation that do not answer listened."""
+        with self._lock:
+            nodes = self._formation.nodes if self._formation is not None else ()
+            lost = [item.member for node, item in self._followers.items() if node in nodes and item.connection is None]
+            return [(member.host, member.port) for member in lost]
+
     def waiting(self) -> dict[str, float]:
         """Nodes that are there and carry nothing of the present formation, each with when it came."""
         with self._lock:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from node.agent import Agent
-from node.care_states import CommandArrived, Event, Interrupted
+from node.care_states import CommandArrived, Event, Interrupted, Overtaken
 from node.channel import Connection, Listener, is_own_address
 from node.crew import Crew
 from node.follower import FollowingAgent, Promotion
 from node.formation import Formation, Member
 from node.job_state import JobFolder, JobState
-from node.leader_line import find_leader
+from node.leader_line import led_generation
 from node.link import ServiceLink
 from node.log_shipping import LogShipping
 from node.rank_group import Launch
 
 __all__ = ["JobOnNode", "RendezvousError", "pass_signals_to"]
+
+
+# How often nodes that do not answer are asked whether they lead the job by now.
+ASK_SECONDS = 1.0
 
 
 class RendezvousError(Exception):
@@ -58,15 +63,26 @@ class JobOnNode:
         Raises KeeperError where nothing can be started, RendezvousError where the other nodes cannot be met.
         """
         if self._request.rendezvous is None:
-            return self._lead(state, taken_over)
+            alone = self._lead(state, taken_over)
+            assert isinstance(alone, int), "a job on one node goes on nowhere else"
+            return alone
         host, port = self._request.rendezvous
         listener = None
         overtaken = isinstance(known_generation, int) and known_generation > state.care.generation
-        if not find_leader(self._others(state.formation), {"job": self._request.job}) and not overtaken:
+        if led_generation(self._others(state.formation), self._request.job) is None and not overtaken:
             listener = self._listener_to_lead(state)
+        result: int | JobState = state
         if listener is not None:
             own = host if self._leads_at_rendezvous(state) else own_address(host, port)
-            return self._lead(state, taken_over, listener, own)
+            result, taken_over = self._lead(state, taken_over, listener, own), False
+        while isinstance(result, JobState):
+            result, taken_over = self._follow(result, taken_over), False
+        return result
+
+    def _follow(self, state: JobState, taken_over: bool) -> int | JobState:
+        """As `_lead`, which it may end in."""
+        assert self._request.rendezvous is not None
+        host, port = self._request.rendezvous
         own = own_address(host, port)
         # The same port on every node, where they are machines of their own: it is easier to allow.
         listener = (None if is_own_address(host) else self._listen(own, port)) or self._listen(own, 0)
@@ -88,7 +104,8 @@ class JobOnNode:
         listener: Listener | None = None,
         own: str = "",
         command: CommandArrived | None = None,
-    ) -> int:
+    ) -> int | JobState:
+        """Until the job ends, or another node leads it: then the state to follow with."""
         request, crew, member = self._request, None, None
         if listener is not None:
             request = replace(request, host=own)
@@ -101,7 +118,22 @@ class JobOnNode:
             agent.put(command)
         self._present(agent)
         self._crew = crew
-        return agent.run(taken_over)
+        if crew is None:
+            return agent.run(taken_over)
+        over = threading.Event()
+        threading.Thread(target=self._look_for_newer, args=(agent, crew, over), name="newer", daemon=True).start()
+        try:
+            return agent.run(taken_over)
+        finally:
+            over.set()
+            self._crew = None
+
+    def _look_for_newer(self, agent: Agent, crew: Crew, over: threading.Event) -> None:
+        """A node that cannot be reached may have been told to lead meanwhile: only it can say so."""
+        while not over.wait(ASK_SECONDS):
+            found = led_generation(crew.out_of_reach(), self._request.job)
+            if found is not None and found > crew.generation:
+                agent.put(Overtaken(found))
 
     def _present(self, agent: Agent | FollowingAgent) -> None:
         self._agent = agent

@@ -16,7 +16,7 @@ from node.monitors import RankReading
 from node.rank_group import Launch
 from node.reforming import Marks, marks_document
 
-__all__ = ["LeaderLine", "Lost", "Said", "beat_message", "find_leader", "join_message"]
+__all__ = ["LeaderLine", "Lost", "Said", "beat_message", "join_message", "led_generation"]
 
 DIAL_EVERY_SECONDS = 0.5
 WELCOME_SECONDS = 2.0
@@ -113,24 +113,27 @@ class LeaderLine:
         return self._present is connection
 
 
-def find_leader(addresses: Iterable[tuple[str, int]], join: Mapping[str, Any]) -> bool:
-    """Whether an agent leads this job at one of `addresses` now."""
-    answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
+def led_generation(addresses: Iterable[tuple[str, int]], job: str) -> int | None:
+    """The generation under which an agent leads this job at one of `addresses` now; None where none does."""
+    answers: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     for host, port in addresses:
         try:
             connection = dial(host, port)
         except OSError:
             continue
-        connection.start(lambda _, said: answers.put(said.get("op") == "welcome"), lambda _, __: answers.put(False))
-        connection.send({**join, "op": "ask"})
+        connection.start(
+            lambda _, said: answers.put(int(said["generation"]) if said.get("op") == "welcome" else None),
+            lambda _, __: answers.put(None),
+        )
+        connection.send({"op": "ask", "job": job})
         try:
             found = answers.get(timeout=WELCOME_SECONDS)
         except queue.Empty:
-            found = False
+            found = None
         connection.close()
-        if found:
-            return True
-    return False
+        if found is not None:
+            return found
+    return None
 
 
 def join_message(launch: Launch, care: Care, port: int, marks: Marks) -> dict[str, Any]:

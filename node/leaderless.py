@@ -18,7 +18,7 @@ from node.rank_group import Launch
 from node.reforming import Marks
 from node.reports import failure_document, notice_document
 
-__all__ = ["LeaderlessReports", "left_alone", "promoted"]
+__all__ = ["LeaderlessReports", "left_alone", "promoted", "retired"]
 
 # Exits that follow the first one belong to the same report.
 SETTLE_SECONDS = 0.3
@@ -95,6 +95,15 @@ class LeaderlessReports:
 
 def unreachable(gone: Gone) -> list[dict[str, Any]]:
     return [{"node": gone.node, "since": gone.since, "why": gone.why}]
+
+
+def retired(state: JobState) -> JobState:
+    """The job as an agent follows it that led it before, and has ended what ran of it here."""
+    care = state.care
+    care = Care(
+        Phase.STARTING, care.ranks, care.generation, max_restarts=care.max_restarts, restarts=care.restarts, done=care.done
+    )
+    return replace(state, care=care, leads=False)
 
 
 def promoted(state: JobState, own: frozenset[int], command: Command) -> JobState:

@@ -20,6 +20,7 @@ from node.care_states import (
     Interrupted,
     KillRanks,
     NotFormed,
+    Overtaken,
     Phase,
     PostFailure,
     Raised,
@@ -53,6 +54,20 @@ def test_a_job_whose_ranks_all_end_well_ends_well() -> None:
     care, actions = step(care, Exited(RankExit(1, 4, 0, None, 1.0)), 1.0)
     assert actions == (End(0, "the command ended well"),)
     assert care.phase is Phase.ENDED
+
+
+def test_a_leader_whose_job_another_node_leads_by_now_ends_its_ranks_and_goes_on_with_nothing() -> None:
+    care, actions = step(RUNNING, Overtaken(6), 10.0)
+    assert actions == (KillRanks(signal.SIGKILL),) and care.leaves and "generation 6" in care.why
+    assert step(care, Overtaken(6), 10.5) == (care, ()), "told once"
+    care, _ = step(care, Exited(replace(KILLED, rank=0)), 11.0)
+    care, actions = step(care, Exited(KILLED), 11.0)
+    assert actions == (End(1, care.why),)
+
+
+def test_where_nobody_has_come_for_the_next_generation_yet_a_leader_that_was_overtaken_waits_no_longer() -> None:
+    care, _ = step(replace(RUNNING, phase=Phase.STARTING, formed=False, running=frozenset()), Overtaken(4), 10.0)
+    assert care.phase is Phase.ENDED and care.leaves
 
 
 def test_where_every_rank_has_said_its_last_word_the_report_waits_for_no_other() -> None:

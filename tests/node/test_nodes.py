@@ -160,18 +160,44 @@ def test_ranks_that_wait_for_those_of_a_lost_leader_are_told_of_by_the_next_one_
 
 @pytest.mark.soak
 @pytest.mark.whole
-def test_a_leader_that_is_taken_out_hands_the_job_to_the_node_that_the_command_names_first(nodes: Nodes, peer: Peer) -> None:
+def test_a_leader_that_is_taken_out_hands_the_job_to_the_node_that_the_command_names_first(
+    nodes: Nodes, peer: Peer, runs: Runs
+) -> None:
     nodes.start("n1")
     nodes.start("n2")
     both_run(nodes)
     nodes.command(1, "n2", 1, ["n2"], isolated=["n1"])
     nodes.command(2, "n1", 1, [], "stop_ranks", why="its GPU fell off the bus", going_on=["n2"])
-    _, said = nodes.agents["n1"].communicate(timeout=120)
-    assert nodes.agents["n1"].returncode == 1 and "given up: its GPU fell off the bus" in said
     wait_for(lambda: nodes.running("n2", 1), what="the smaller formation")
     wait_for(lambda: peer.posted("commands/1/result") and peer.posted("commands/2/result"))
     assert {answer["status"] for path, answer in peer.requests if path.endswith("/result")} == {"done"}
+    wait_for(lambda: not runs.state(node="n1")["leads"], what="the end of its lead")
+    assert nodes.agents["n1"].poll() is None, "it waits there to be taken back"
+    nodes.kill("n1")
     nodes.finish("n2")
+
+
+@pytest.mark.soak
+@pytest.mark.whole
+def test_a_leader_that_was_out_of_reach_while_another_was_told_to_lead_ends_its_ranks_and_is_taken_in(
+    nodes: Nodes, peer: Peer
+) -> None:
+    nodes.start("n1")
+    nodes.start("n2")
+    both_run(nodes)
+    stale = nodes.pids("n1")
+    nodes.agents["n1"].send_signal(signal.SIGSTOP)
+    os.kill(nodes.pids("n2")[2], signal.SIGKILL)
+    wait_for(lambda: peer.posted("/failures"))
+    nodes.command(1, "n2", 1, ["n2"], exclude=["n1"])
+    wait_for(lambda: nodes.running("n2", 1), what="the smaller formation")
+    assert all(Path(f"/proc/{pid}").exists() for pid in stale.values()), "nobody could end them"
+    nodes.agents["n1"].send_signal(signal.SIGCONT)
+    both_run(nodes, 2)
+    assert [item["node"] for item in peer.attempt(2, 4)["ranks"]] == ["n2", "n2", "n1", "n1"]
+    assert set(stale.values()).isdisjoint(nodes.pids("n1").values())
+    said = nodes.finish("n1", "n2")
+    assert "another node leads the job, generation 1" in said["n1"]
 
 
 @pytest.mark.soak
