@@ -86,10 +86,10 @@ class LeaderlessReports:
         return beat["step"], beat["checkpointed"]
 
     def _report(self, document: Mapping[str, Any], care: Care, what: str, link: ServiceLink) -> None:
-        """Under a key of this node: the leader may yet tell the same."""
+        """Under a key of this node: the leader may yet tell the same, or that this node is the lost one."""
         self._say(f"reporting in the leader's place: {what}")
         self._local.flush(care.exits, care.generation)
-        key = f"{document['idempotency_key']}:{self._launch.node}"
+        key = f"{document['idempotency_key']}:told by {self._launch.node}"
         link.report_failure({**document, "idempotency_key": key}, self._local.shipping.last_batch)
 
 
