@@ -63,7 +63,8 @@ def site() -> Iterator[Site]:
             pytest.fail(reason)
         yield Site(None)
         return
-    hosts = Namespaces(f"pc{os.getpid() % 100000}", "10.90.0", FOUR)
+    # A subnet of its own: two runs on one machine would take each other's packets.
+    hosts = Namespaces(f"pc{os.getpid() % 100000}", f"10.90.{os.getpid() % 256}", FOUR)
     try:
         hosts.lay()
         yield Site(hosts, hosts.uplink())
