@@ -1,10 +1,10 @@
-"""Leases in the database: renewals are held in memory and written together, one transaction a second.
+"""Leases in the database: renewals are held in memory and written together, two transactions a second.
 
 What a report adds to the store is there before its answer, and that a node is heard whose lease had run out; the time of a
 renewal alone is answered first and written later.
 This replica's judge sees it at once, in memory; the other replicas' see it through the rows, which are behind by no more than
 WRITE_SECONDS. Killed with -9, the service loses the renewals of its last WRITE_SECONDS. The time to live has to tolerate both:
-agents renew every second, so the row of a living node is at most two seconds old, of 2.5 that it has. After its own start the
+agents renew every second, so the row of a living node is at most 1.5 s old, of 2.5 that it has. After its own start the
 judge gives every lease its full time again (detectors/lease.py), so that what was lost makes nobody silent.
 """
 
@@ -33,7 +33,7 @@ __all__ = ["DatabaseLeases", "Renewal", "gathered", "newest"]
 
 log = logging.getLogger("pitstop.leases")
 
-WRITE_SECONDS = 1.0
+WRITE_SECONDS = 0.5
 # A shorter time to live would be used up between two writes.
 MOST_OF_LIFE = 0.4
 # What is stored of a node is compared with its reports anew this often: another replica may have stored something else.
@@ -202,7 +202,7 @@ class DatabaseLeases:
         return [Lease(node, at, self._ttl_seconds) for node, at in newest(stored, held, now).items()]
 
     async def run(self) -> None:
-        """Write every second until `close`, and then the rest."""
+        """Write every WRITE_SECONDS until `close`, and then the rest."""
         every = min(WRITE_SECONDS, MOST_OF_LIFE * self._ttl_seconds)
         await repeat(self.write, every, self._stopping, "renewals of leases cannot be written")
         try:
