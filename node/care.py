@@ -88,8 +88,8 @@ def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]
             return replace(care, noticed=care.noticed | {kind}), (PostNotice(rank, why, kind, bad_since),)
         case Peers():
             return on_peers(care, event, now)
-        case Overtaken(generation=generation):
-            return on_overtaken(care, generation, now)
+        case Overtaken():
+            return on_overtaken(care, event, now)
         case Raised(exit=item):
             return on_raised(care, item, now)
         case Formed(generation=generation, ranks=ranks):
@@ -206,12 +206,13 @@ def on_returned(care: Care, nodes: tuple[str, ...], now: float) -> tuple[Care, t
     return end_ranks(care, now, signal.SIGKILL)
 
 
-def on_overtaken(care: Care, generation: int, now: float) -> tuple[Care, tuple[Action, ...]]:
+def on_overtaken(care: Care, event: Overtaken, now: float) -> tuple[Care, tuple[Action, ...]]:
     """Two halves of a job must never both go on: the older one ends."""
     if care.leaves:
         return care, ()
-    why = f"another node leads the job, generation {generation}: what is left here of generation {care.generation} is ended"
-    return end_ranks(replace(care, phase=Phase.STOPPING, leaves=True, why=why), now, signal.SIGKILL)
+    why = f"another node leads the job, generation {event.generation}: what is left here of generation {care.generation} is ended"
+    left = replace(care, phase=Phase.STOPPING, leaves=True, why=why, running=care.running & event.ours)
+    return end_ranks(left, now, signal.SIGKILL)
 
 
 def on_spawned(care: Care, generation: int, now: float) -> tuple[Care, tuple[Action, ...]]:

@@ -176,9 +176,13 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """Another node leads the job by now, under the newer `generation`: it was told to while this one could not be reached."""
+    """Another node leads the job by now, under the newer `generation`: it was told to while this one could not be reached.
+
+    `ours`: the ranks of this node, the only ones that can still be ended from here.
+    """
 
     generation: int
+    ours: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,11 @@ class Crew:
             lost = [item.member for node, item in self._followers.items() if node in nodes and item.connection is None]
             return [(member.host, member.port) for member in lost]
 
+    def ranks_of(self, node: str) -> frozenset[int]:
+        """Of the present formation."""
+        with self._lock:
+            return frozenset(() if self._formation is None else self._formation.ranks_of(node))
+
     def waiting(self) -> dict[str, float]:
         """Nodes that are there and carry nothing of the present formation, each with when it came."""
         with self._lock:

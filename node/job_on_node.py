@@ -133,7 +133,7 @@ class JobOnNode:
         while not over.wait(ASK_SECONDS):
             found = led_generation(crew.out_of_reach(), self._request.job)
             if found is not None and found > crew.generation:
-                agent.put(Overtaken(found))
+                agent.put(Overtaken(found, crew.ranks_of(self._request.node)))
 
     def _present(self, agent: Agent | FollowingAgent) -> None:
         self._agent = agent

@@ -57,16 +57,24 @@ def test_a_job_whose_ranks_all_end_well_ends_well() -> None:
 
 
 def test_a_leader_whose_job_another_node_leads_by_now_ends_its_ranks_and_goes_on_with_nothing() -> None:
-    care, actions = step(RUNNING, Overtaken(6), 10.0)
+    care, actions = step(RUNNING, Overtaken(6, RUNNING.running), 10.0)
     assert actions == (KillRanks(signal.SIGKILL),) and care.leaves and "generation 6" in care.why
-    assert step(care, Overtaken(6), 10.5) == (care, ()), "told once"
+    assert step(care, Overtaken(6, RUNNING.running), 10.5) == (care, ()), "told once"
     care, _ = step(care, Exited(replace(KILLED, rank=0)), 11.0)
     care, actions = step(care, Exited(KILLED), 11.0)
     assert actions == (End(1, care.why),)
 
 
+def test_an_overtaken_leader_waits_for_no_rank_of_another_node() -> None:
+    care, _ = step(RUNNING, Overtaken(6, frozenset((0,))), 10.0)
+    care, actions = step(care, Exited(replace(KILLED, rank=0)), 11.0)
+    assert actions == (End(1, care.why),)
+    elsewhere, actions = step(RUNNING, Overtaken(6, frozenset()), 10.0)
+    assert actions == (End(1, elsewhere.why),)
+
+
 def test_where_nobody_has_come_for_the_next_generation_yet_a_leader_that_was_overtaken_waits_no_longer() -> None:
-    care, _ = step(replace(RUNNING, phase=Phase.STARTING, formed=False, running=frozenset()), Overtaken(4), 10.0)
+    care, _ = step(replace(RUNNING, phase=Phase.STARTING, formed=False, running=frozenset()), Overtaken(4, frozenset()), 10.0)
     assert care.phase is Phase.ENDED and care.leaves
 
 

@@ -179,6 +179,29 @@ def test_a_leader_that_is_taken_out_hands_the_job_to_the_node_that_the_command_n
 
 @pytest.mark.soak
 @pytest.mark.whole
+def test_a_leader_that_was_out_of_reach_while_another_was_told_to_lead_ends_its_ranks_and_is_taken_in(
+    nodes: Nodes, peer: Peer
+) -> None:
+    nodes.start("n1")
+    nodes.start("n2")
+    both_run(nodes)
+    stale = nodes.pids("n1")
+    nodes.agents["n1"].send_signal(signal.SIGSTOP)
+    os.kill(nodes.pids("n2")[2], signal.SIGKILL)
+    wait_for(lambda: peer.posted("/failures"))
+    nodes.command(1, "n2", 1, ["n2"], exclude=["n1"])
+    wait_for(lambda: nodes.running("n2", 1), what="the smaller formation")
+    assert all(Path(f"/proc/{pid}").exists() for pid in stale.values()), "nobody could end them"
+    nodes.agents["n1"].send_signal(signal.SIGCONT)
+    both_run(nodes, 2)
+    assert [item["node"] for item in peer.attempt(2, 4)["ranks"]] == ["n2", "n2", "n1", "n1"]
+    assert set(stale.values()).isdisjoint(nodes.pids("n1").values())
+    said = nodes.finish("n1", "n2")
+    assert "another node leads the job, generation 1" in said["n1"]
+
+
+@pytest.mark.soak
+@pytest.mark.whole
 @pytest.mark.parametrize("killed", ["n1", "n2"])
 def test_a_killed_agent_of_any_node_leaves_all_ranks_alone_and_its_successor_takes_them_over(nodes: Nodes, killed: str) -> None:
     nodes.start("n1")
