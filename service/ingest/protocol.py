@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import zlib
 from collections.abc import Mapping
@@ -26,8 +28,6 @@ __all__ = [
     "parse_json",
     "text_of",
 ]
-
-GZIP_WBITS = 31
 
 
 class ProtocolError(ValueError):
@@ -113,45 +113,51 @@ def decompressed(body: bytes, encoding: str, limits: Limits) -> bytes:
     try:
         if encoding in ("", "identity"):
             data = body
-        elif encoding in ("gzip", "deflate"):
-            data = inflated(body, GZIP_WBITS if encoding == "gzip" else zlib.MAX_WBITS, limit + 1)
+        elif encoding == "gzip":
+            data = gunzipped(body, limit + 1)
+        elif encoding == "deflate":
+            data = inflated(body, limit + 1)
         elif encoding == "zstd":
             data = unpacked_frames(body, limit + 1)
         elif encoding == "snappy":
             data = unsnapped(body, limits)
         else:
             raise ProtocolError(f"Content-Encoding {encoding[:40]!r} is not taken: use gzip or none")
-    except (zlib.error, zstandard.ZstdError) as error:
+    except EOFError:
+        raise ProtocolError(f"the {encoding} data ends early") from None
+    except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
         raise ProtocolError(f"the {encoding} data is damaged: {error}") from None
     if len(data) > limit:
         raise TooLarge(f"the body has more than {limit} bytes after decompression: send smaller pieces")
     return data
 
 
-def inflated(body: bytes, wbits: int, most: int) -> bytes:
-    """All members of `body`, or its first `most` bytes. Raises ProtocolError where the last member is not whole, zlib.error."""
-    parts: list[bytes] = []
-    left = most
-    while True:
-        inflater = zlib.decompressobj(wbits)
-        parts.append(inflater.decompress(body, left))
-        left -= len(parts[-1])
-        if left and not inflater.eof:
-            raise ProtocolError("the compressed data ends early")
-        body = inflater.unused_data.lstrip(b"\0")
-        if not (left and body):
-            return b"".join(parts)
+def gunzipped(body: bytes, most: int) -> bytes:
+    """All members of `body`, or its first `most` bytes. Raises EOFError where the last is not whole, OSError, zlib.error."""
+    with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+        return file.read(most)
+
+
+def inflated(body: bytes, most: int) -> bytes:
+    """The zlib stream `body`, or its first `most` bytes. Raises EOFError where it is not whole, zlib.error."""
+    inflater = zlib.decompressobj()
+    data = inflater.decompress(body, most)
+    if len(data) < most and not inflater.eof:
+        raise EOFError
+    if inflater.unused_data:
+        raise zlib.error("something follows its end")
+    return data
 
 
 def unpacked_frames(body: bytes, most: int) -> bytes:
-    """All zstd frames of `body`, or its first `most` bytes. Raises ProtocolError where the last is not whole, ZstdError."""
+    """All zstd frames of `body`, or its first `most` bytes. Raises EOFError where the last is not whole, ZstdError."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)
     with decompressor.stream_reader(body, read_across_frames=True) as reader:
         data = reader.read(most)
     frames = ZstdFrames()
     frames.feed(body)
     if len(data) < most and not frames.complete:
-        raise ProtocolError("the compressed data ends early")
+        raise EOFError
     return data
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from typing import Any
 
 import cramjam
@@ -212,6 +213,8 @@ def test_lines_are_found_by_text_and_time(client: TestClient) -> None:
         (LOGS, b"not gzip", {"Content-Encoding": "gzip"}, 400),
         (LOGS, gzip.compress(ndjson("good"), mtime=0)[:-9], {"Content-Encoding": "gzip"}, 400),
         (LOGS, gzip.compress(ndjson("good"), mtime=0) + b"rest", {"Content-Encoding": "gzip"}, 400),
+        (LOGS, zlib.compress(ndjson("good"))[:-5], {"Content-Encoding": "deflate"}, 400),
+        (LOGS, zlib.compress(ndjson("good")) * 2, {"Content-Encoding": "deflate"}, 400),
         (LOGS, zstd(ndjson("good"))[:-3], {"Content-Encoding": "zstd"}, 400),
         (LOGS, zstd(ndjson("good")) + zstd(ndjson("more"))[:-3], {"Content-Encoding": "zstd"}, 400),
         (LOGS, zstd(b" " * 70_000_000), {"Content-Encoding": "zstd"}, 413),
@@ -250,7 +253,7 @@ def test_bad_input_gets_one_clear_error_and_stores_nothing(
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
 def test_a_body_of_several_members_is_taken_to_its_last(client: TestClient, encoding: str) -> None:
     pack = zstd if encoding == "zstd" else gzip.compress
-    body = pack(ndjson("first")) + pack(ndjson("second"))
+    body = pack(ndjson("first")) + 50_000 * pack(b"") + pack(ndjson("second"))
     assert client.post(LOGS, content=body, headers={"Content-Encoding": encoding}).json()["accepted"] == 2
     assert lines_of(client) == ["first", "second"]
 
