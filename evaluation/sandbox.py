@@ -7,6 +7,7 @@ Where it is absent nothing is run: there is no unguarded fallback.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -21,8 +22,10 @@ from typing import BinaryIO
 
 __all__ = ["Ending", "Limits", "SandboxUnavailable", "Verdict", "run_sandboxed", "sandbox_command"]
 
-# Under root each sandbox gets a user of its own, by our pid, so that one's processes do not use up another's limit.
+# RLIMIT_NPROC does not bind root: its sandboxes run as users of no account, one for each process of ours.
 FIRST_USER = 2_000_000
+# Since then the limit counts the tasks of a user in its user namespace alone (user_namespaces(7), ucounts).
+COUNTED_PER_NAMESPACE = (5, 14)
 READ_ONLY = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/opt")
 LINKS = ("bin", "lib", "lib32", "lib64", "sbin")
 
@@ -59,8 +62,12 @@ class Verdict:
     seconds: float
 
 
-def sandbox_command(program: Sequence[str], limits: Limits, bubblewrap: str) -> list[str]:
-    """`program` in new namespaces: system folders and the interpreter's own read-only, /work in memory, an empty environment."""
+def sandbox_command(program: Sequence[str], limits: Limits, bubblewrap: str, others: int) -> list[str]:
+    """`program` in new namespaces: system folders and the interpreter's own read-only, /work in memory, an empty environment.
+
+    The limit on processes is set inside, where neither our other tasks nor the last sandbox's, still being torn down, count;
+    `others` is how many of them the kernel counts all the same.
+    """
     folders = [*READ_ONLY, str(Path(program[0]).parent.parent)]
     binds = [word for folder in dict.fromkeys(folders) if Path(folder).exists() for word in ("--ro-bind", folder, folder)]
     links = [word for name in LINKS if Path("/", name).is_symlink() for word in ("--symlink", f"usr/{name}", f"/{name}")]
@@ -79,12 +86,16 @@ def sandbox_command(program: Sequence[str], limits: Limits, bubblewrap: str) -> 
         *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work"),
         *("--clearenv", "--setenv", "PATH", "/usr/bin:/bin", "--setenv", "HOME", "/work", "--setenv", "TMPDIR", "/work"),
         *("--setenv", "PYTHONDONTWRITEBYTECODE", "1", "--"),
+        *("/usr/bin/prlimit", f"--nproc={limits.processes + others}", "--"),
         *program,
     ]
 
 
-def tasks_of(user: int) -> int:
-    """Threads that `user` has now: RLIMIT_NPROC counts them all, inside a new user namespace too."""
+def other_tasks(user: int, kernel: str) -> int:
+    """Threads of `user` outside a sandbox that its RLIMIT_NPROC counts under `kernel`, a release such as "6.1.0-18-amd64"."""
+    release = re.match(r"(\d+)\.(\d+)", kernel)
+    if release is not None and (int(release[1]), int(release[2])) >= COUNTED_PER_NAMESPACE:
+        return 0
     count = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -98,12 +109,10 @@ def tasks_of(user: int) -> int:
 def limited(limits: Limits) -> Callable[[], None]:
     """What the child does before it becomes the sandbox: its resource limits."""
     seconds = max(1, int(limits.seconds) + 1)
-    processes = limits.processes + (tasks_of(os.getuid()) if os.getuid() else 0)
 
     def apply() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
-        resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
         resource.setrlimit(resource.RLIMIT_FSIZE, (limits.scratch_bytes, limits.scratch_bytes))
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -129,20 +138,21 @@ def run_sandboxed(program: str, limits: Limits | None = None, *, python: str = "
             "model-written code is run in bubblewrap only, which is not installed: apt-get install bubblewrap"
         )
     user = FIRST_USER + os.getpid() if os.getuid() == 0 else None
+    others = other_tasks(os.getuid() if user is None else user, os.uname().release)
     started = time.monotonic()
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as printed:
         source.write(program.encode("utf-8", "surrogateescape"))
         source.seek(0)
         # Output beyond RLIMIT_FSIZE ends the program: a file, so that a flood fills no pipe of ours.
         process = subprocess.Popen(
-            sandbox_command([python, "-I", "-"], limits, bubblewrap),
+            sandbox_command([python, "-I", "-"], limits, bubblewrap, others),
             stdin=source,
             stdout=printed,
             stderr=subprocess.STDOUT,
             cwd="/",
             start_new_session=True,
             preexec_fn=limited(limits),
-            user=user,  # RLIMIT_NPROC does not bind root
+            user=user,
             group=user,
             extra_groups=None if user is None else [],
         )

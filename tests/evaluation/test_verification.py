@@ -2,10 +2,11 @@
 
 import os
 import shutil
+import subprocess
 
 import pytest
 
-from evaluation.sandbox import Ending, Limits, SandboxUnavailable, run_sandboxed
+from evaluation.sandbox import FIRST_USER, Ending, Limits, SandboxUnavailable, other_tasks, run_sandboxed
 from evaluation.verification import (
     JudgeUnavailable,
     SampleVerdict,
@@ -52,6 +53,28 @@ def test_model_written_code_is_held(bubblewrap, program, ending):
 def test_nothing_survives_the_sandbox_and_output_is_bounded(bubblewrap):
     verdict = run_sandboxed("import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass\nprint('x' * 10**6)", LIMITS)
     assert verdict.ending is Ending.PASSED and len(verdict.output) == LIMITS.output_bytes
+
+
+@pytest.fixture
+def neighbours():
+    """Processes of the sandbox's user outside it, more than a sandbox may have."""
+    user = FIRST_USER + os.getpid() if os.getuid() == 0 else os.getuid()
+    started = [
+        subprocess.Popen(["/usr/bin/sleep", "60"], user=user if os.getuid() == 0 else None) for _ in range(LIMITS.processes + 4)
+    ]
+    yield user
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_tasks_of_the_same_user_outside_do_not_count_against_the_limit(bubblewrap, neighbours):
+    assert run_sandboxed("import os\nif os.fork() == 0: os._exit(0)\nos.wait()", LIMITS).ending is Ending.PASSED
+
+
+def test_kernels_that_count_by_user_alone_get_room_for_the_tasks_outside(neighbours):
+    assert other_tasks(neighbours, "4.18.0-553.el8_10.x86_64") >= LIMITS.processes + 4
+    assert other_tasks(neighbours, "5.14.0-427.el9.x86_64") == other_tasks(neighbours, "6.18.44-fc") == 0
 
 
 def test_the_environment_is_not_shown(bubblewrap, monkeypatch):
