@@ -49,7 +49,7 @@ def block_of(lines: list[bytes]) -> bytes:
 
 
 def report(compressed: Compressor) -> CompressionReport:
-    return compressed.report(lambda text: float(text[-2:]) if re.search(r"\d\d:\d\d:\d\d$", text[:12]) else None)
+    return compressed.report(lambda text: float(time[1]) if (time := re.search(r"\d\d:\d\d:(\d\d)$", text[:12])) else None)
 
 
 def verdict(matcher: Matcher, line: bytes) -> str | None:
