@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from recovery.localization.answers import Answer, combine
 from recovery.localization.judgement import judge
-from recovery.localization.limits import ALONE_SECONDS, FIRST_WORLD_SECONDS, world_limit
+from recovery.localization.limits import FIRST_WORLD_SECONDS, alone_limit, world_limit
 from recovery.localization.probes import Localization, Pool, Probe
 from recovery.localization.rounds import Effort, next_probes
 from recovery.localization.standing import Ledger
@@ -317,7 +317,7 @@ class Localizations:
                 for probe in batch
             ],
         ).all()
-        limits = [ALONE_SECONDS if len(probe.members) == 1 else row.probe_seconds for probe in batch]
+        limits = [alone_limit(probe.turn, row.probe_seconds) if len(probe.members) == 1 else row.probe_seconds for probe in batch]
         commands = []
         for number, probe, limit in zip(stored, batch, limits, strict=True):
             hosts = [node for node in probe.members if node in row.endpoints] if len(probe.members) > 1 else []

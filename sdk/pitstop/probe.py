@@ -126,32 +126,43 @@ class Worker:
                 _rank(writing, message, listener if place[0] == 0 else None, place, alone, self.address)
             os.close(writing)
             children[reading] = pid
-        found = [_collected(reading, pid, began + seconds + GRACE_SECONDS) for reading, pid in children.items()]
+        found = _collected(children, began + seconds + GRACE_SECONDS)
         worst = max(found, key=lambda item: ORDER.index(item[0]))
         return worst[0], (worst[1] if worst[0] == "passed" else time.monotonic() - began), worst[2]
 
 
-def _collected(reading: int, pid: int, deadline: float) -> Tuple[str, float, str]:
-    """What the rank wrote before it ended; it is killed at the deadline."""
-    text = b""
-    late = True
+def _collected(children: "Dict[int, int]", deadline: float) -> "List[Tuple[str, float, str]]":
+    """What the ranks (by the pipe that each writes to) said before they ended; who is late is killed. The others of a rank that
+    failed cannot pass any more: they get a moment to say why, not the whole time."""
+    texts = dict.fromkeys(children, b"")
+    waiting = set(children)
+    found: List[Tuple[str, float, str]] = []
     try:
-        while True:
+        while waiting:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([reading], [], [], left)[0]:
+            ready = select.select(list(waiting), [], [], left)[0] if left > 0 else []
+            if not ready:
                 break
-            part = os.read(reading, 65536)
-            if not part:
-                late = False
-                break
-            text += part
+            for reading in ready:
+                part = os.read(reading, 65536)
+                texts[reading] += part
+                if not part:
+                    waiting.discard(reading)
+                    found.append(_told(texts[reading], os.waitpid(children.pop(reading), 0)[1]))
+                    os.close(reading)
+                    if found[-1][0] != "passed":
+                        deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
     finally:
-        os.close(reading)
-        if late:
+        for reading, pid in children.items():
+            os.close(reading)
             os.kill(pid, signal.SIGKILL)
-        status = os.waitpid(pid, 0)[1]
-    if late and not text:
-        return "timed_out", 0.0, "still waiting at the deadline"
+            os.waitpid(pid, 0)
+    late = ("timed_out", 0.0, "still waiting at the deadline")
+    return found + [_told(texts[reading], 0) if texts[reading] else late for reading in children]
+
+
+def _told(text: bytes, status: int) -> Tuple[str, float, str]:
+    """What a rank that ended with this wait status wrote."""
     try:
         outcome, seconds, error = json.loads(text)
         return str(outcome), float(seconds), str(error)

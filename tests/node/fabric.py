@@ -16,7 +16,7 @@ from typing import Any
 from node.probes import ProbeWorker
 from recovery.localization.answers import Answer, combine
 from recovery.localization.judgement import judge
-from recovery.localization.limits import ALONE_SECONDS, FIRST_WORLD_SECONDS, world_limit
+from recovery.localization.limits import FIRST_WORLD_SECONDS, alone_limit, world_limit
 from recovery.localization.probes import Localization, Outcome, Pool, Probe, ProbeResult
 from recovery.localization.rounds import Effort, next_probes
 from recovery.localization.standing import Ledger
@@ -126,7 +126,9 @@ class Fabric(Namespaces):
         for number, probe in enumerate(batch):
             args = {"id": f"{probe.turn}.{number}", "backend": "gloo", "bytes": PAYLOAD}
             if len(probe.members) == 1:
-                jobs.append((probe, probe.members[0], {**args, "op": "alone", "seconds": ALONE_SECONDS}))
+                jobs.append(
+                    (probe, probe.members[0], {**args, "op": "alone", "seconds": alone_limit(probe.turn, self.world_seconds)})
+                )
                 continue
             host = self.ports.get(probe.members[0]) or ("", 0)
             place = {"members": len(probe.members), "local": 1, "host": host[0], "port": host[1], "seconds": self.world_seconds}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +58,19 @@ def place(first: Worker, index: int, **more: Any) -> dict[str, Any]:
 def test_a_node_is_tried_alone(pair: tuple[Worker, Worker]) -> None:
     pair[0].ask(op="alone", id="a", seconds=60.0)
     assert pair[0].hear()["outcome"] == "passed"
+
+
+def test_a_rank_that_is_killed_ends_the_probe_long_before_its_limit(pair: tuple[Worker, Worker]) -> None:
+    worker = pair[0].process.pid
+    pair[0].ask(op="alone", id="k", seconds=3600.0)
+    children = Path(f"/proc/{worker}/task/{worker}/children")
+    while len(ranks := children.read_text().split()) < 2:
+        time.sleep(0.001)
+    os.kill(int(ranks[0]), signal.SIGSTOP)
+    os.kill(int(ranks[1]), signal.SIGKILL)
+    said = pair[0].hear()
+    assert (said["outcome"], said["error"]) == ("void", "the probe was killed by signal 9")
+    assert children.read_text() == "", "no rank is left behind"
 
 
 def test_a_world_of_two_passes_and_the_next_one_gets_another_store(pair: tuple[Worker, Worker]) -> None:

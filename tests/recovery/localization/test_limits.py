@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.localization.limits import FIRST_WORLD_SECONDS, world_limit
+from recovery.localization.limits import FIRST_WORLD_SECONDS, alone_limit, world_limit
 
 times = st.lists(st.floats(0.01, 10.0), max_size=16)
 
@@ -19,6 +19,13 @@ def test_a_dead_peer_is_given_up_sooner_once_worlds_have_passed_quickly():
     for _ in range(3):
         limits.append(world_limit(limits[-1], [0.2, 0.3], False))
     assert limits == [4.0, 2.0, 1.0, 1.0]
+
+
+def test_a_silent_node_is_waited_for_less_once_the_others_were_measured():
+    assert alone_limit(0, FIRST_WORLD_SECONDS) == 5.0
+    assert alone_limit(1, 4.8) == 2.4
+    assert alone_limit(2, 1.0) == 2.0
+    assert alone_limit(1, 20.0) == 5.0
 
 
 def test_machines_that_become_busy_get_more_time_at_once():
