@@ -60,7 +60,7 @@ typedef struct {
     uint8_t last_line[MAX_LAST_BYTES];
 } Rank;
 
-typedef struct { int32_t note; int64_t rank; uint32_t count, first, last; } Run;
+typedef struct { int32_t note; int64_t rank; uint32_t count, first, last, gap; } Run;
 
 typedef struct {
     PyObject_HEAD

@@ -22,7 +22,7 @@ static int take_note(Sifter *self, const Shape *shape, int64_t rank, uint32_t in
         self->run_room = room;
     }
     *newest = self->run_count;
-    self->runs[self->run_count++] = (Run){shape->note, rank, 1, index, index};
+    self->runs[self->run_count++] = (Run){shape->note, rank, 1, index, index, shape->note_gap};
     return 0;
 }
 
@@ -32,7 +32,7 @@ static PyObject *noted(Sifter *self, PyObject *Py_UNUSED(ignored)) {
     for (uint32_t i = 0; report && i < self->run_count; i++) {
         const Run *run = &self->runs[i];
         uint32_t start = self->starts[run->first];
-        Py_ssize_t length = run->rank < 0 ? 0 : self->starts[run->first + 1] - start - 1;
+        Py_ssize_t length = run->rank < 0 && run->gap ? 0 : self->starts[run->first + 1] - start - 1;
         PyObject *entry = Py_BuildValue("(iIIIy#)", run->note, run->count, run->first, run->last, block + start, length);
         if (!entry)
             Py_CLEAR(report);

@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import re2
 
@@ -20,13 +19,12 @@ from rules.matcher import Clause, Hit, Matcher, byte_options
 from rules.pack import CAPTURES, Rule, RuleRole
 from rules.scan_verdicts import CONDITION, KEEP, SIGNAL, new_verdicts
 from rules.shapes import ANY_DIGIT, Hints, Judgement, ShapePatterns, Span, judge, shape_of, with_known, with_unknown_digits
-from rules.sifter import ASK, MAX_SERIES, NO_RANK, Note, RankReport, Sifter, new_sifter
+from rules.sifter import ASK, MAX_SERIES, NO_RANK, RankReport, Sifter, new_sifter
+from rules.sightings import BlockSightings, ConditionRun, Sightings
 
 __all__ = [
     "CompressionReport",
     "Compressor",
-    "ConditionRun",
-    "Conditions",
     "RankPrefix",
     "RankTrace",
     "Reading",
@@ -47,24 +45,6 @@ class RankPrefix(Protocol):
     """Where a line names the rank that wrote it: the span of its digits, wherever those of lines of the same shape stand too."""
 
     def __call__(self, line: bytes, /) -> Span | None: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Conditions:
-    """Condition patterns that stand in one line together: (rule, clause, ordinal). One object for each such set."""
-
-    patterns: tuple[tuple[int, Clause, int], ...]
-
-
-class ConditionRun(NamedTuple):
-    """Lines of one rank, from index `first` to `last`, in which these conditions stand: how many of them have no hits, and the
-    first of them; no line where none names a rank."""
-
-    conditions: Conditions
-    lines: int
-    first: int
-    last: int
-    line: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +127,12 @@ class Compressor:
         # KEEP, which is -1, is none of them.
         self._by_precedence = [*sorted(range(len(matcher.rules)), key=shapes.precedence.__getitem__), KEEP]
         self._certain_patterns: dict[int, Any] = {}
-        # What is noted of a shape: the conditions that stand in each of its lines.
-        self._notes: dict[tuple[int, ...], Note] = {}
-        self._noted: list[Conditions] = []
-        # Patterns by which a signal rule finds something.
-        self._telling = {
+        telling = [
             pattern
             for pattern, (_, clause, _) in enumerate(matcher.references)
             if clause is Clause.ANY and self._standing[pattern] == SIGNAL
-        }
+        ]
+        self._sightings = Sightings(matcher, frozenset(telling))
         self._hints: Hints = {}
         # By rule; KEEP, which is -1, captures nothing.
         self._captures = [*map(bool, matcher.expressions.captures), False]
@@ -171,47 +148,37 @@ class Compressor:
     def feed(self, block: bytes | memoryview, original: bytes | memoryview | None = None) -> Sifted:
         """`block`: whole lines to judge, which follow those of the block before; `original`: the same as they are to be kept."""
         self._sifter.open_block(block, self.lines + 1)
-        hits: list[Hit] = []
-        hit_lines: dict[int, bytes] = {}
-        runs: list[ConditionRun] = []
+        seen = BlockSightings()
         more = True
         while more:
             indexes, lines, repeated, more = self._sifter.sift()
             if not lines:
                 continue
-            rules, observed = self._look_at(lines)
+            rules, found = self._look_at(lines)
             ranks = list(map(self._rank_of, lines))
-            if self._collect_hits:
-                telling = [(place, pattern) for place, pattern in observed if pattern in self._telling]
-                hits.extend(Hit(indexes[place], *self._matcher.references[pattern]) for place, pattern in telling)
-                hit_lines.update((indexes[place], lines[place]) for place, _ in telling)
-                conditions = [(indexes[place], pattern) for place, pattern in observed if pattern not in self._telling]
-                named = {index: line for index, line, rank in zip(indexes, lines, ranks, strict=True) if rank != NO_RANK}
-                runs.extend(self._single_runs(conditions, named, hit_lines))
+            for place, patterns in found.items() if self._collect_hits else ():
+                index = indexes[place]
+                seen.add(self._sightings.of(patterns), 1, index, index, lines[place], ranks[place] != NO_RANK)
             for place, rule in enumerate(rules):
                 if self._captures[rule]:
                     self._measure(indexes[place], lines[place], rule, ranks, place)
             self._sifter.settle(indexes, rules, ranks)
             if repeated:
-                self._learn(lines, rules, {shape_of(lines[place]): place for place in repeated}.values(), observed)
-        runs.extend(ConditionRun(self._noted[run[0]], *run[1:]) for run in self._sifter.noted())
-        return Sifted(self._sifter.close_block(block if original is None else original), tuple(hits), hit_lines, tuple(runs))
+                self._learn(lines, rules, {shape_of(lines[place]): place for place in repeated}.values(), found)
+        for note, count, first, last, line in self._sifter.noted():
+            seen.add(self._sightings.noted(note), count, first, last, line)
+        kept = self._sifter.close_block(block if original is None else original)
+        return Sifted(kept, seen.hits(), seen.hit_lines, tuple(seen.runs))
 
-    def _single_runs(
-        self, found: Sequence[tuple[int, int]], named: Mapping[int, bytes], hit_lines: Mapping[int, bytes]
-    ) -> Iterator[ConditionRun]:
-        """Each line by itself: `found` are (index, condition pattern) in order, `named` the lines that name a rank, by index."""
-        for index, patterns in groupby(found, key=itemgetter(0)):
-            note = self._note_of([pattern for _, pattern in patterns])[0]
-            yield ConditionRun(self._noted[note], index not in hit_lines, index, index, named.get(index, b""))
-
-    def _look_at(self, lines: list[bytes]) -> tuple[list[int], list[tuple[int, int]]]:
-        """The routine rule to which each line falls, or KEEP; and (place, pattern) of what is found of signal rules, in order."""
+    def _look_at(self, lines: list[bytes]) -> tuple[list[int], dict[int, list[int]]]:
+        """The routine rule to which each line falls, or KEEP; and by place what is found of signal rules there, in order."""
         self._verdicts.open(lines)
         self._matcher.patterns.scan(b"\n".join(lines), self._verdicts.found)
         best, observed = self._verdicts.close()
-        in_order = dict.fromkeys([(place, pattern) for place, _, pattern in sorted(observed)])
-        return [self._by_precedence[place] for place in best], list(in_order)
+        found: dict[int, list[int]] = {}
+        for place, pattern in dict.fromkeys([(place, pattern) for place, _, pattern in sorted(observed)]):
+            found.setdefault(place, []).append(pattern)
+        return [self._by_precedence[place] for place in best], found
 
     def _rank_of(self, line: bytes) -> int:
         span = self._rank_prefix(line)
@@ -233,46 +200,41 @@ class Compressor:
         return tuple([(series[name], *span) for name, span in spans.items() if name in series])
 
     def _learn(
-        self, lines: Sequence[bytes], rules: Sequence[int], places: Iterable[int], observed: Sequence[tuple[int, int]]
+        self, lines: Sequence[bytes], rules: Sequence[int], places: Iterable[int], found_at: Mapping[int, list[int]]
     ) -> None:
         """Teach the sifter the shapes of the lines at `places`, each with the verdict on it."""
         unsure: list[tuple[bytes, int, list[int]]] = []
         for place in places:
             line = lines[place]
-            found = [pattern for where, pattern in observed if where == place]
+            found = found_at.get(place, [])
             if not self._collect_hits and ANY_DIGIT not in line and any(self._found_anyhow(found, with_unknown_digits(line))):
                 self._sifter.learn(line, KEEP, (), self._rank_prefix(line), None, (), None)
-            elif self._collect_hits and not self._telling.isdisjoint(found):
-                self._sifter.learn(line, ASK, (), None, None, (), None)
             else:
                 unsure.append((line, rules[place], found if self._collect_hits else []))
         known = [len(found) for _, _, found in unsure]
         judgements = judge(self._shapes, [line for line, _, _ in unsure], self._collect_hits, self._hints, known)
         for (line, rule, found), judgement in zip(unsure, judgements, strict=True):
-            if judgement is None or not self._blind[rule] or not self._stands(line, rule, found, judgement):
+            note = self._sightings.of(found).note if found else None
+            if (
+                judgement is None
+                or not self._blind[rule]
+                or (found and note is None)
+                or not self._stands(line, rule, found, judgement)
+            ):
                 self._sifter.learn(line, ASK, (), None, None, (), None)
                 continue
             spans = self._matcher.capture_spans(rule, line) if self._captures[rule] else {}
             values = self._measured(spans)
             second = clock_span(line) if values else None
             rank = spans.get(RANK) or self._rank_prefix(line)
-            self._sifter.learn(line, rule, judgement.guards, rank, second, values, self._note_of(found) if found else None)
+            self._sifter.learn(line, rule, judgement.guards, rank, second, values, note)
 
     def _stands(self, line: bytes, rule: int, found: Sequence[int], judgement: Judgement) -> bool:
-        """Whether all lines of the shape fall to `rule`, and show the conditions `found` in this one."""
-        kept_for_condition = any(self._standing[pattern] == SIGNAL for pattern in found)
-        if not kept_for_condition and judgement.rule != (None if rule == KEEP else rule):
+        """Whether all lines of the shape fall to `rule`, and show what is `found` of signal rules in this one."""
+        kept_for_signal = any(self._standing[pattern] == SIGNAL for pattern in found)
+        if not kept_for_signal and judgement.rule != (None if rule == KEEP else rule):
             return False
         return all(self._found_anyhow(found, with_known(line, judgement.guards)))
-
-    def _note_of(self, conditions: Sequence[int]) -> Note:
-        key = tuple(sorted(conditions))
-        note = self._notes.get(key)
-        if note is None:
-            references = [self._matcher.references[pattern] for pattern in key]
-            note = self._notes[key] = (len(self._noted), min(self._matcher.rules[rule].run_gap for rule, _, _ in references))
-            self._noted.append(Conditions(tuple(references)))
-        return note
 
     def _found_anyhow(self, patterns: Iterable[int], text: bytes) -> Iterator[bool]:
         """For each of the patterns of signal rules whether it is found in `text` whatever its unknown digits are."""

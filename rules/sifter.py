@@ -51,10 +51,10 @@ MAX_POINTS = 128
 SeriesReport = tuple[int, float, float, float, int]
 # line number, what stood up to its second, value by series
 Point = tuple[int, bytes, dict[int, float]]
-# What is noted of lines of a shape: which note, and up to how many lines apart those of one rank make one run.
+# What is noted of lines of a shape: which note, and up to how many lines apart those of one rank make one run (0: each is one).
 Note = tuple[int, int]
 # A run of noted lines of one rank in one block: which note, how many, index of the first and of the last; the first line itself,
-# where it names a rank
+# where it names a rank or each is a run
 Noted = tuple[int, int, int, int, bytes]
 # lines, number of the last, its beginning, series, points
 RankReport = tuple[int, int, bytes, dict[int, SeriesReport], list[Point]]
@@ -246,7 +246,7 @@ class PythonSifter:
                 self._runs[place] = (note, count + 1, first, index, first_line)
                 return
         self._newest[slot] = ((note, rank), len(self._runs))
-        self._runs.append((note, 1, index, index, b"" if rank == NO_RANK else line))
+        self._runs.append((note, 1, index, index, b"" if rank == NO_RANK and gap else line))
 
     def noted(self) -> list[Noted]:
         return list(self._runs)

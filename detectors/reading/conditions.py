@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from detectors.reading.ledger import Match
-from rules.compression import Conditions
 from rules.matcher import Clause, Hit
 from rules.pack import Rule
+from rules.sightings import Conditions
 
 __all__ = ["ConditionLog", "Presence"]
 

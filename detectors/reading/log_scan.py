@@ -16,11 +16,12 @@ from detectors.reading.spans import SpanTracker
 from detectors.reading.steps import ProgressFinder, StepLog
 from detectors.reading.surroundings import SOURCE_INDENT, Surroundings
 from detectors.reading.text import is_traced_command, rank_span, strip_escapes_of_view, torn_parts
-from rules.compression import Compressor, ConditionRun
+from rules.compression import Compressor
 from rules.findings import RankSpan
 from rules.matcher import Clause, Hit, Matcher
 from rules.pack import Mark, Rule, RuleRole
 from rules.shapes import ShapePatterns
+from rules.sightings import ConditionRun
 from rules.signal import Line
 
 __all__ = ["LAST_LINES", "LogFindings", "LogScan"]

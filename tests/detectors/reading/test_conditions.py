@@ -9,9 +9,9 @@ from hypothesis import given
 from detectors.reading import conditions
 from detectors.reading.conditions import ConditionLog
 from detectors.reading.ledger import Match
-from rules.compression import Conditions
 from rules.matcher import Clause, Hit
 from rules.pack import Rule, RuleRole
+from rules.sightings import Conditions
 from rules.signal import Line
 
 WINDOW = 3
