@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from detectors.reading.ledger import Tally
 from detectors.reading.lines import LineMaker
 from detectors.reading.text import MAX_TEXT_BYTES, Span, read_prefixes
 from rules.matcher import Matcher
@@ -18,27 +19,35 @@ from rules.shapes import shape_of
 __all__ = ["FamiliarShapes", "Reading"]
 
 MAX_SHAPES = 4_096
+# Readings of them that are remembered.
+MAX_READINGS = 16_384
 # In a shape, whose digits are all 0.
 HEXADECIMAL = re.compile(rb"0x[0a-f]+")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reading:
-    """What a matched line says: who wrote it, and what its rule captures."""
+    """What a matched line says: who wrote it, and what its rule captures. `tally`: where such lines are counted, once one was."""
 
     rank: int | None
     node: str | None
     captures: Mapping[str, str]
+    tally: Tally | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where in every line of one shape that one rule matches its parts stand."""
+    """Where in every line of one shape that one rule matches its parts stand; what is said there, by the text of all of them."""
 
     rank: Span | None
     local: Span | None
     node: Span | None
     captures: tuple[tuple[str, Span], ...]
+    readings: dict[tuple[bytes, ...], Reading] = field(default_factory=dict)
+
+    def told(self, raw: bytes) -> tuple[bytes, ...]:
+        spans = (self.rank, self.local, self.node, *(span for _, span in self.captures))
+        return tuple([raw[span[0] : span[1]] if span else b"" for span in spans])
 
 
 class FamiliarShapes:
@@ -51,6 +60,7 @@ class FamiliarShapes:
         self._captures = matcher.expressions.captures
         self._places: dict[tuple[int, bytes], Places] = {}
         self._seen: set[tuple[int, bytes]] = set()
+        self._readings = 0
 
     def read(self, rule: int, raw: bytes) -> Reading | None:
         """What `raw` says, where its shape is known."""
@@ -59,9 +69,18 @@ class FamiliarShapes:
         places = self._places.get(self._key(rule, raw))
         if places is None:
             return None
-        rank = self._maker.resolve(number_at(raw, places.rank), number_at(raw, places.local))
-        node = raw[slice(*places.node)].decode("ascii") if places.node else self._maker.path_node
-        return Reading(rank, node, {name: raw[start:end].decode("ascii") for name, (start, end) in places.captures})
+        told = places.told(raw)
+        reading = places.readings.get(told)
+        if reading is None:
+            rank = self._maker.resolve(number_at(raw, places.rank), number_at(raw, places.local))
+            node = raw[slice(*places.node)].decode("ascii") if places.node else self._maker.path_node
+            captures = {name: raw[start:end].decode("ascii") for name, (start, end) in places.captures}
+            reading = Reading(rank, node, captures)
+            # Which rank a local one stands for may change from line to line.
+            if places.local is None and self._readings < MAX_READINGS:
+                places.readings[told] = reading
+                self._readings += 1
+        return reading
 
     def learn(self, rule: int, raw: bytes) -> None:
         """Line `raw` was looked at: nobody tore it, and it is no frame."""
@@ -76,6 +95,7 @@ class FamiliarShapes:
         if len(self._seen) >= MAX_SHAPES:
             self._places.clear()
             self._seen.clear()
+            self._readings = 0
         prefixes = read_prefixes(raw.decode("ascii"))
         spans = self._matcher.capture_spans(rule, raw)
         self._places[key] = Places(prefixes.rank, prefixes.local, prefixes.node, tuple(spans.items()))

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from rules.signal import Line
 
-__all__ = ["MAX_SIGNALS_PER_RULE", "Entry", "Ledger", "Match"]
+__all__ = ["MAX_SIGNALS_PER_RULE", "Entry", "Ledger", "Match", "Tally"]
 
 # Different signals of one rule in one source beyond this many are counted with the last of them.
 MAX_SIGNALS_PER_RULE = 256
@@ -41,32 +41,48 @@ class Entry:
     last: Line | None = None
 
 
+@dataclass(slots=True)
+class Tally:
+    """An entry that is still being counted. `newest` makes the line that was counted last, where it is not the first."""
+
+    entry: Entry
+    newest: Callable[[], Line] | None = None
+
+    def again(self, line: Callable[[], Line]) -> None:
+        """Count one more."""
+        self.entry.count += 1
+        self.newest = line
+
+
 class Ledger:
     """The signals of one source so far."""
 
     def __init__(self) -> None:
-        self._entries: dict[Key, Entry] = {}
-        self._last: dict[Key, Match] = {}
+        self._tallies: dict[Key, Tally] = {}
         self._newest: dict[int, list[Key]] = {}
 
-    def add(self, match: Match, details: Callable[[], Mapping[str, str]] | None = None) -> None:
-        """Count `match`; `details` are further captures, asked for only where it is the first of its kind."""
+    def add(self, match: Match, details: Callable[[], Mapping[str, str]] | None = None) -> Tally:
+        """Count `match`; `details` are further captures, asked for only where it is the first of its kind.
+
+        Gives that under which it is counted, and under which every equal match may be.
+        """
         key: Key = (match.rule, match.rank, match.node, tuple(sorted(match.captures.items())))
-        if key not in self._entries:
+        if key not in self._tallies:
             known = self._newest.setdefault(match.rule, [])
             if len(known) < MAX_SIGNALS_PER_RULE:
                 known.append(key)
                 captures = {**details(), **match.captures} if details else match.captures
-                self._entries[key] = Entry(match.rule, captures, kept(match.line()))
-                return
+                tally = self._tallies[key] = Tally(Entry(match.rule, captures, kept(match.line())))
+                return tally
             key = known[-1]
-        self._entries[key].count += 1
-        self._last[key] = match
+        self._tallies[key].again(match.line)
+        return self._tallies[key]
 
     def entries(self) -> tuple[Entry, ...]:
-        for key, match in self._last.items():
-            self._entries[key].last = kept(match.line())
-        return tuple(self._entries.values())
+        for tally in self._tallies.values():
+            if tally.newest is not None:
+                tally.entry.last = kept(tally.newest())
+        return tuple(tally.entry for tally in self._tallies.values())
 
 
 def kept(line: Line) -> Line:

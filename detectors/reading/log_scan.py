@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from detectors.reading.conditions import ConditionLog, Presence
 from detectors.reading.familiar import FamiliarShapes
-from detectors.reading.ledger import Entry, Ledger, Match
+from detectors.reading.ledger import Entry, Ledger, Match, Tally
 from detectors.reading.lines import LineMaker
 from detectors.reading.skew import StepPoint
 from detectors.reading.sources import LineReader
@@ -174,7 +175,11 @@ class LogScan:
         known = self._familiar.read(hit.rule, raw)
         if known is not None:
             self._cause(rule, known.rank)
-            self._add(Match(hit.rule, number, known.rank, known.node, known.captures, lambda: self._maker.make(raw, number)), raw)
+            line = partial(self._maker.make, raw, number)
+            if known.tally is not None:
+                known.tally.again(line)
+            else:
+                known.tally = self._add(Match(hit.rule, number, known.rank, known.node, known.captures, line), raw)
             return
         text = self._matched_part(hit, self._maker.text(raw))
         rank, node, rest = self._maker.origin(text, raw)
@@ -196,15 +201,16 @@ class LogScan:
         if rule.role in (RuleRole.ROOT, RuleRole.CASCADE):
             self._frames.pop(rank, None)
 
-    def _add(self, match: Match, raw: bytes | None = None) -> None:
+    def _add(self, match: Match, raw: bytes | None = None) -> Tally | None:
+        """Count `match`; where, unless it waits for its window."""
         rule = self._matcher.rules[match.rule]
         if (rule.all or rule.none) and rule.window:
             self._conditions.hold(match)
-            return
+            return None
         ledger = self._deferred if rule.all or rule.none else self._certain
         # Looking upwards costs as much as many matches: only where a record can stand there.
         telling = rule.role in (RuleRole.ROOT, RuleRole.CASCADE) or rule.marks is Mark.EXIT
-        ledger.add(match, None if raw is None or not telling else lambda: self._details(match, raw))
+        return ledger.add(match, None if raw is None or not telling else lambda: self._details(match, raw))
 
     def _details(self, match: Match, raw: bytes) -> Mapping[str, str]:
         rest = self._maker.origin(match.line().text, raw)[2]
