@@ -28,7 +28,7 @@ NODES_A_JOB, RANKS_A_NODE = 8, 8
 # An agent that is not answered for so long gives up and tries at its next beat.
 ANSWER_SECONDS = 5.0
 # How many register at once.
-REGISTERING = 16
+REGISTERING, REGISTERING_SECONDS = 16, 120
 
 
 class Agent:
@@ -124,7 +124,8 @@ class Window:
 async def live(agent: Agent, talks: bool, places: asyncio.Semaphore, registered: asyncio.Semaphore, window: Window) -> None:
     """Register, and beat until the window is closed; like a real agent, which waits for its answers and then beats again."""
     async with places:
-        assert await agent.register(), f"{agent.node} could not register"
+        while not await agent.register():
+            await asyncio.sleep(BEAT_SECONDS)
     registered.release()
     due = time.monotonic() + agent.number / AGENTS * BEAT_SECONDS
     while due < window.closed:
@@ -156,8 +157,9 @@ async def measured(service: ServiceProcess, talks: bool) -> tuple[Window, float,
     agents = [
         asyncio.create_task(live(Agent(service.port, number), talks, places, registered, window)) for number in range(AGENTS)
     ]
-    for _ in agents:
-        await registered.acquire()
+    async with asyncio.timeout(REGISTERING_SECONDS):
+        for _ in agents:
+            await registered.acquire()
     await asyncio.sleep(SETTLING_SECONDS)
     spent, window.opened = processor_seconds(service), time.monotonic()
     await asyncio.sleep(SECONDS)
