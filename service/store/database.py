@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Session
 
 from service.store.filesystems import NETWORK_FILESYSTEMS, filesystem_of
@@ -114,6 +116,27 @@ def check_place(file: Path) -> None:
         )
 
 
+class WriterTurns:
+    """SQLite has one writer. Who waits for it inside SQLite sleeps for up to 0.1 s between two tries, however short the others
+    write, and may never come to it: threads of this process wait for one another here. `one_writer`: whether they have to."""
+
+    def __init__(self, one_writer: bool) -> None:
+        self._lock = threading.Lock() if one_writer else None
+
+    @contextmanager
+    def mine(self) -> Iterator[None]:
+        """Raises OperationalError after BUSY_TIMEOUT_SECONDS of waiting, as SQLite does."""
+        if self._lock is None:
+            yield
+        elif self._lock.acquire(timeout=BUSY_TIMEOUT_SECONDS):
+            try:
+                yield
+            finally:
+                self._lock.release()
+        else:
+            raise OperationalError("BEGIN IMMEDIATE", None, TimeoutError("the database is locked by another thread"))
+
+
 class Store:
     """A database: SQLite (WAL, synchronous FULL) or PostgreSQL. Safe to share between threads, not between processes."""
 
@@ -139,6 +162,7 @@ class Store:
         # Called after every commit that published events, in the thread that committed.
         self.on_published: Callable[[], None] = lambda: None
         self._readers = self.engine.execution_options(reading=True)
+        self._turns = WriterTurns(self.is_sqlite)
 
     @property
     def is_sqlite(self) -> bool:
@@ -154,7 +178,7 @@ class Store:
     def writing(self) -> Iterator[Session]:
         """One transaction: committed (durably) when the block ends, rolled back when it raises."""
         with Session(self.engine, expire_on_commit=False) as session:
-            with session.begin():
+            with self._turns.mine(), session.begin():
                 yield session
             if session.info.pop(PUBLISHED, False):
                 self.on_published()

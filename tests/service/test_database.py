@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from service.store import DatabaseError, Store
 from service.store import database as database_module
@@ -66,3 +68,21 @@ def test_writers_that_read_before_they_write_wait_for_each_other(store: Store) -
         assert session.get_one(Switch, "count").value == {"n": 80}
         assert session.scalar(text("PRAGMA journal_mode")) == "wal"
         assert session.scalar(text("PRAGMA synchronous")) == 2
+
+
+def test_threads_of_one_process_wait_for_one_another_before_they_ask_sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "BUSY_TIMEOUT_SECONDS", 0.05)
+    store = Store(f"sqlite:///{tmp_path / 'pitstop.sqlite'}")
+
+    def write() -> object:
+        with store.writing() as session:
+            return session.scalar(text("SELECT 1"))
+
+    with ThreadPoolExecutor(1) as other:
+        with store.writing() as session, pytest.raises(OperationalError, match="another thread"):
+            session.scalar(text("SELECT 1"))
+            other.submit(write).result()
+        assert other.submit(write).result() == 1
+    store.close()
