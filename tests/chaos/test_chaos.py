@@ -30,6 +30,8 @@ SCALE = float(os.environ.get("SCALE", "1"))
 ONE, TWO, FOUR = ("n1",), ("n1", "n2"), ("n1", "n2", "n3", "n4")
 # From here on the agents know how long a step takes.
 LEARNT = 10
+# More steps than any test waits for.
+ENDLESS = 1_000_000
 
 
 def scaled(cases: list[Any], least: int) -> list[Any]:
@@ -170,18 +172,20 @@ def test_two_nodes_killed_at_once_are_left_out_together(training: Callable[..., 
     assert job.runs.processes() == []
 
 
+@pytest.mark.parametrize(("cut", "other"), [("n2", "n1"), ("n1", "n2")], ids=["of a follower", "of the leader"])
 def test_a_node_whose_link_is_cut_is_left_out_and_taken_back_when_it_heals(
-    training: Callable[..., Training], service: ServiceProcess, hosts: Namespaces
+    training: Callable[..., Training], service: ServiceProcess, hosts: Namespaces, cut: str, other: str
 ) -> None:
     job = training(*TWO)
-    job.start()
+    job.start(steps=ENDLESS)
     wait_for(lambda: job.step >= LEARNT, 300, "ten steps")
-    hosts.inside("n2", "ip", "link", "set", "eth0", "down")
-    wait_for(lambda: job.nodes.running("n1", 1), 120, "going on without n2")
-    hosts.heal("n2")
-    said = job.end()
-    assert job.result.exists() and "node_failure" in reasons(service), said
-    assert job.runs.processes() == []
+    before, stale = job.generation, job.nodes.pids(cut)
+    hosts.inside(cut, "ip", "link", "set", "eth0", "down")
+    alone = wait_for(lambda: job.trains(other, above=before), 300, f"going on without {cut}")
+    assert "node_failure" in reasons(service)
+    hosts.heal(cut)
+    wait_for(lambda: job.trains(*TWO, above=alone), 300, f"going on with {cut} again")
+    assert set(stale.values()).isdisjoint(job.runs.processes()), "what was cut off is ended"
 
 
 def test_a_service_killed_in_the_middle_of_a_recovery_costs_no_bit(
@@ -194,6 +198,23 @@ def test_a_service_killed_in_the_middle_of_a_recovery_costs_no_bit(
     service.start()
     said = job.end()
     assert job.generation == 1 and job.result.read_text() == undisturbed, said
+
+
+def test_a_service_killed_while_a_node_is_being_lost_leaves_it_out_once(
+    training: Callable[..., Training], service: ServiceProcess
+) -> None:
+    job = training(*TWO)
+    job.start()
+    wait_for(lambda: job.step >= LEARNT, 300, "ten steps")
+    before = job.starts("n1")
+    job.nodes.kill("n2")
+    wait_for(lambda: service.get("/api/v1/incidents?job=job").get("items"), 120, "the incident")
+    service.kill()
+    service.start()
+    said = job.end("n1")
+    assert job.result.exists() and job.starts("n1") == before + 1, said
+    assert "node_failure" in reasons(service), said
+    assert job.runs.processes() == []
 
 
 @pytest.mark.parametrize("nodes", [TWO, ONE])

@@ -45,14 +45,14 @@ class Training:
             self.nodes.rendezvous = f"{site.hosts.address(self.names[0])}:29400"
             self.runs.environment["GLOO_SOCKET_IFNAME"] = "eth0"
 
-    def start(self, faults: str = "", *names: str) -> None:
+    def start(self, faults: str = "", *names: str, steps: int = STEPS) -> None:
         """The agents of `names`, or of all nodes."""
         self.runs.environment["FAULTS"] = faults
         for name in names or self.names:
             options: dict[str, Any] = {"ranks": RANKS // len(self.names), "nnodes": f"1:{len(self.names)}"}
             if self.site.hosts is not None:
                 options["inside"] = ("ip", "netns", "exec", self.site.hosts.namespace(name))
-            self.nodes.start(name, str(STEPS), str(self.result), **options)
+            self.nodes.start(name, str(steps), str(self.result), **options)
 
     def end(self, *names: str, status: int = 0) -> dict[str, str]:
         """What the agents of `names`, or of all nodes, said, each of which ended with `status`."""
@@ -66,7 +66,24 @@ class Training:
         """The newest that any agent knows of."""
         return max(int(self.nodes.care(name).get("generation", 0)) for name in self.names)
 
+    def starts(self, node: str) -> int:
+        """In how many generations its first rank was started anew."""
+        return len(list((self.runs.data(node) / "run/job/logs").glob("*/rank0.log")))
+
+    def trains(self, *names: str, above: int = -1) -> int | None:
+        """The generation, above the one given, in which the agents of `names` run and steps were finished; None while none is."""
+        generation = int(self.nodes.care(names[0]).get("generation", -1))
+        runs = generation > above and all(self.nodes.running(name, generation) for name in names)
+        return generation if runs and self._last_step[0] == generation else None
+
     @property
     def step(self) -> int:
         """The last one that was finished; -1 before the first."""
-        return int(self.times.read_text().split()[-2]) if self.times.exists() and self.times.stat().st_size else -1
+        return self._last_step[1]
+
+    @property
+    def _last_step(self) -> tuple[int, int]:
+        """Its generation and number."""
+        lines = self.times.read_text().splitlines() if self.times.exists() else []
+        whole = [line.split() for line in lines[-2:] if line.count(" ") == 2]
+        return (int(whole[-1][0]), int(whole[-1][1])) if whole else (-1, -1)
