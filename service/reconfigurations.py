@@ -42,11 +42,15 @@ class Reconfigurations:
     def tick(self) -> bool:
         """Take every acting plan as far as it can go now; True where that changed something."""
         with self.store.reading() as session:
-            if not acting_plans(session):
-                return False
+            jobs = {job for plan in acting_plans(session) for job in _jobs(plan)}
+        if not jobs:
+            return False
         with self.store.writing() as session:
+            # All jobs at once and before the plans: a recovery holds its job when it comes to the plans, and to the commands.
+            hold_lock(session, *(f"job:{job}" for job in jobs))
             hold_lock(session, "plans")
-            return sum(self._advance(session, plan) for plan in acting_plans(session)) > 0
+            # One that has begun to act meanwhile waits for the next time.
+            return sum(self._advance(session, plan) for plan in acting_plans(session) if _jobs(plan) <= jobs) > 0
 
     def _advance(self, session: Session, plan: PlanRow) -> bool:
         now = self.clock()
@@ -124,7 +128,6 @@ class Reconfigurations:
     def _begin(self, session: Session, plan: PlanRow, part: dict[str, Any], now: float) -> None:
         """Move a job that did not fail: an incident says so to its owner, a recovery does it."""
         name = str(part["job"])
-        hold_lock(session, f"job:{name}")
         job, attempt = session.get(Job, name), current_attempt(session, name)
         if job is None or attempt is None or job.state != "running":
             part["failed"] = "it does not run any more"
@@ -172,6 +175,10 @@ class Reconfigurations:
         self.recoveries.tell(
             session, row.id, Decided(now, Decision(Action.RECONFIGURE, directive, Mode.AUTO, why, directive.value, use=nodes))
         )
+
+
+def _jobs(plan: PlanRow) -> frozenset[str]:
+    return frozenset(str(part["job"]) for part in plan.parts)
 
 
 def _row(session: Session, part: dict[str, Any]) -> RecoveryRow | None:
