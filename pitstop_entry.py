@@ -16,9 +16,30 @@ def own_module_path(path: list[str], python_path: str, working_directory: str) -
     ]
 
 
+def fill_standard_descriptors() -> None:
+    """Open what the caller closed of descriptors 0 to 2 on nothing: the next file that we opened would get its number, and what
+    a child prints would be written into it."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
 def main() -> None:
     """Run the command line with a module path of our own."""
-    sys.path[:] = own_module_path(sys.path, os.environ.get("PYTHONPATH", ""), str(Path.cwd()))
+    fill_standard_descriptors()
+    try:
+        working_directory = str(Path.cwd())
+    except FileNotFoundError:
+        print("pitstop: the working directory was removed: change to one that exists", file=sys.stderr)
+        raise SystemExit(2) from None
+    sys.path[:] = own_module_path(sys.path, os.environ.get("PYTHONPATH", ""), working_directory)
     from cli.main import run
 
     run(sys.argv[1:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from agents.embedding import DIMENSIONS, MAX_TOKENS, MODEL_SHA256, Embedder
 from agents.memory import Calibration, Entry, Origin, Vote, vote
 from agents.memory_index import MemoryIndex
 from agents.normal_form import evidence_text, normal_form
+from rules.account import cache_folder
 from rules.diagnosis import Diagnosis
 from rules.pack import Rule, RuleRole
 from rules.taxonomy import UNKNOWN
@@ -39,7 +39,7 @@ def example_vectors(entries: Sequence[Entry], embedder: Embedder) -> NDArray[np.
     """The vectors of `entries`, one row each; kept in the user's cache, since embedding a thousand takes a minute."""
     texts = [entry.text for entry in entries]
     key = hashlib.sha256("\0".join((MODEL_SHA256, str(MAX_TOKENS), *texts)).encode()).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pitstop"
+    cache = cache_folder()
     kept = cache / f"examples-{key[:16]}.npy"
     with contextlib.suppress(OSError, ValueError):
         vectors: NDArray[np.float32] = np.load(kept, allow_pickle=False)

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from cli.commands import CommandLine
 from cli.main import UsageError
 
-app = typer.Typer(add_completion=False)
+app = CommandLine()
 
 
 @app.command()

@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
+from cli.commands import CommandLine
 from cli.main import UsageError
 from cli.stories import four_faults, learn
 from cli.stories.stage import StoryError, open_stage
 
 __all__ = ["app"]
 
-app = typer.Typer(add_completion=False)
+app = CommandLine()
 STORIES = {"main": four_faults.tell, "learn": learn.tell}
 
 

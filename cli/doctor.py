@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.commands import CommandLine
 from cli.connection import ask
 
-app = typer.Typer(add_completion=False)
+app = CommandLine()
 
 SILENT_SECONDS = 300.0
 LAG_SECONDS = 60.0

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.commands import CommandLine
 from cli.ladder import LadderChoice, RungTally, build_ladder
 from cli.main import UsageError
 from detectors.reading.scan import scan_text
@@ -24,7 +25,7 @@ from rules.ranking import rank
 from rules.scoring import Judged, random_halves, root_precision, score
 from rules.signal import Role
 
-app = typer.Typer(add_completion=False)
+app = CommandLine()
 
 LABELS = ("reason", "family", "category", "severity")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.commands import CommandLine
 from cli.connection import ask
 from cli.main import UsageError, fail
 from recovery.localization.comparison import Experiment, compare
@@ -18,7 +19,7 @@ from recovery.localization.simulation import FaultKind
 if TYPE_CHECKING:
     from rich.status import Status
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandLine()
 
 ALL = "all"
 # How much longer than the limit the service is waited for.

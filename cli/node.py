@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from cli.commands import CommandLine
 from cli.main import UsageError
 from cli.run import DEFAULT_SERVICE, data_directory, service_clients
 from node.job_state import JobBusyError
@@ -21,7 +22,7 @@ from node.service_client import ServiceClient
 
 __all__ = ["app"]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandLine()
 
 
 @app.command()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import NoReturn
+
+from cli.main import UsageError
 
 __all__ = ["option_parser"]
 
@@ -21,6 +24,13 @@ class QuickFormatter(argparse.HelpFormatter):
         super().__init__(prog, width=columns - 2)
 
 
+class OptionParser(argparse.ArgumentParser):
+    """Tells bad usage as all of `pitstop` does: one line, by UsageError."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; {self.prog} --help says more")
+
+
 def option_parser(prog: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
     # Not Typer: its import takes longer than sifting 100 MB (docs/decisions/0012).
-    return argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, formatter_class=QuickFormatter)
+    return OptionParser(prog=prog, description=description, epilog=epilog, formatter_class=QuickFormatter)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.main import UsageError
+from cli.options import option_parser
 from recovery.planning.pipeline.model import PipelineError, Routing, Schedule
 
 if TYPE_CHECKING:
@@ -24,9 +25,7 @@ __all__ = ["app"]
 
 def app(args: Sequence[str], prog_name: str) -> None:
     """Raises UsageError."""
-    parser = argparse.ArgumentParser(
-        prog=prog_name, description="Schedules for a training pipeline with failed workers (ReCycle)."
-    )
+    parser = option_parser(prog_name, "Schedules for a training pipeline with failed workers (ReCycle).")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     one = commands.add_parser("plan", help="the schedule for one set of failures")
     one.add_argument("specification", metavar="SPEC.json", help="the pipeline and its failures, or - for standard input")

@@ -13,12 +13,13 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from cli.commands import CommandLine
 from cli.main import UsageError
 
 if TYPE_CHECKING:
     from recovery.planning.proposal import Proposal
 
-app = typer.Typer(add_completion=False)
+app = CommandLine()
 
 SHOWN_NODES = 6
 

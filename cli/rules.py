@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.commands import CommandLine
 from cli.main import UsageError
 from rules.artefact import ARTEFACT_VARIABLE, artefact_key, artefact_path, compile_rules, load_matcher, write_artefact
 from rules.check import check_packs
@@ -21,7 +22,7 @@ from rules.taxonomy import load_taxonomy
 
 __all__ = ["app"]
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="What is known: the rules, one by one.", rich_markup_mode=None)
+app = CommandLine(help="What is known: the rules, one by one.", rich_markup_mode=None)
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 

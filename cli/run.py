@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from cli.commands import CommandLine
 from cli.main import UsageError
 from node.formation import NodeBounds, parse_bounds
 from node.launch import LaunchError
@@ -21,21 +22,25 @@ from node.rank_group import Launch
 from node.ranks import job_interpreter, starts_ranks_itself
 from node.service_client import ServiceClient, read_token
 from node.slurm_environment import SlurmEnvironmentError, SlurmPlace, read_slurm_environment
+from rules.account import NoHome, state_folder
 
 __all__ = ["app", "data_directory", "service_clients"]
 
 DEFAULT_SERVICE = "http://127.0.0.1:8787"
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandLine()
 
 
 def data_directory(option: Path | None) -> Path:
-    """--data-dir, PITSTOP_DATA_DIR, else $XDG_STATE_HOME/pitstop."""
+    """--data-dir, PITSTOP_DATA_DIR, else $XDG_STATE_HOME/pitstop. Raises UsageError."""
     if option is not None:
         return option.absolute()
     if os.environ.get("PITSTOP_DATA_DIR"):
         return Path(os.environ["PITSTOP_DATA_DIR"]).absolute()
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pitstop"
+    try:
+        return state_folder()
+    except NoHome as problem:
+        raise UsageError(str(problem)) from None
 
 
 def service_clients(service: str, token_file: Path | None) -> tuple[str, str | None]:

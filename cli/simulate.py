@@ -11,10 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.commands import CommandLine
 from cli.main import UsageError
 from cli.plan import read_state
 
-app = typer.Typer(add_completion=False)
+app = CommandLine()
 
 
 def print_report(report: dict[str, Any]) -> None:

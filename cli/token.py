@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.commands import CommandLine
 from cli.main import UsageError
+from rules.account import user_name
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Bearer tokens of the service.")
+app = CommandLine(help="Bearer tokens of the service.")
 
 Database = Annotated[str | None, typer.Option(help="sqlite:///PATH or postgresql://... (PITSTOP_DATABASE)")]
 DataDir = Annotated[Path | None, typer.Option(help="where data lives (PITSTOP_DATA_DIR)")]
@@ -59,9 +60,7 @@ def create(
     now = time.time()
     expires_at = None if days is None else now + days * 86400
     with session_of(database, data_dir) as session:
-        secret = create_token(
-            session, name, wanted, binding=tuple(bind or ()), now=now, expires_at=expires_at, by=getpass.getuser()
-        )
+        secret = create_token(session, name, wanted, binding=tuple(bind or ()), now=now, expires_at=expires_at, by=user_name())
     typer.echo(secret)
 
 
@@ -86,7 +85,7 @@ def rotate(name: Name, database: Database = None, data_dir: DataDir = None) -> N
     from service.access import rotate_token
 
     with session_of(database, data_dir) as session:
-        secret = rotate_token(session, name, now=time.time(), by=getpass.getuser())
+        secret = rotate_token(session, name, now=time.time(), by=user_name())
     typer.echo(secret)
 
 
@@ -96,5 +95,5 @@ def revoke(name: Name, database: Database = None, data_dir: DataDir = None) -> N
     from service.access import revoke_token
 
     with session_of(database, data_dir) as session:
-        revoke_token(session, name, now=time.time(), by=getpass.getuser())
+        revoke_token(session, name, now=time.time(), by=user_name())
     typer.echo(f"revoked {name}")

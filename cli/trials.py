@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.commands import CommandLine
 from cli.main import UsageError, fail
 from evaluation.records import Appender, dataset_folder, read_records, records_of
 from evaluation.runner import TEMPORARY_FAILURE, RunFolder, RunInUse, Runner
@@ -29,9 +30,7 @@ __all__ = ["app"]
 
 SHARED_MEMORY = Path("/dev/shm/pitstop-models")
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Evaluate a checkpoint without waiting.", rich_markup_mode=None
-)
+app = CommandLine(help="Evaluate a checkpoint without waiting.", rich_markup_mode=None)
 
 SpecPath = Annotated[Path, typer.Argument(help="SPEC.yaml: model, nodes, datasets (docs/evaluation.md).")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]

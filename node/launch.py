@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import signal
 import sys
@@ -27,6 +26,7 @@ from node.service_client import Refused, ServiceClient, ServiceUnavailable
 from node.spool import Spool
 from node.tail import Position
 from pitstop import layout
+from rules.account import user_name
 
 __all__ = ["LaunchError", "Start", "boot_id", "identity_of", "launch", "plan_start"]
 
@@ -127,9 +127,7 @@ def launch(request: Launch, data_directory: Path, new_client: Callable[[], Servi
 
 def registration_of(request: Launch) -> dict[str, Any]:
     least, most = (request.ranks * nodes for nodes in (request.bounds.least, request.bounds.most))
-    document = registration_document(
-        request.job, request.command, most, request.node, request.max_restarts, getpass.getuser(), least
-    )
+    document = registration_document(request.job, request.command, most, request.node, request.max_restarts, user_name(), least)
     return (
         document
         if request.place is None

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import hyperscan
 
+from rules.account import cache_folder
 from rules.matcher import Expressions, Matcher, PatternSet
 from rules.pack import PACK_FOLDER, Mark, Phase, Rule, RuleRole, SeverityOverride, load_packs, read_packs
 from rules.shapes import ShapePatterns, Sort, precedence_of, shape_patterns
@@ -135,9 +136,8 @@ def processor() -> str:
 
 def artefact_path(key: Mapping[str, str]) -> Path:
     """Where the artefact for `key` lies in the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    return Path(cache) / "pitstop" / f"rules-{name}.compiled"
+    return cache_folder() / f"rules-{name}.compiled"
 
 
 def write_artefact(compiled: Compiled, key: Mapping[str, str], path: Path) -> None:

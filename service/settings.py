@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from rules.account import NoHome, state_folder
 from rules.identity import JOB_KEYS
 
 __all__ = ["Settings", "SettingsError", "load_settings"]
@@ -20,17 +20,12 @@ class SettingsError(ValueError):
     """A setting that cannot be used; one line that names it."""
 
 
-def default_data_dir() -> Path:
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "pitstop"
-
-
 class Settings(BaseSettings):
     """Read once, at the composition root (service/app.py); nothing below it reads the environment."""
 
     model_config = SettingsConfigDict(env_prefix="PITSTOP_", extra="ignore", frozen=True)
 
-    data_dir: Path = Field(default_factory=default_data_dir)
+    data_dir: Path = Field(default_factory=state_folder)
     host: str = "127.0.0.1"
     port: int = Field(default=8787, ge=0, le=65535)
     database: str | None = None
@@ -93,6 +88,8 @@ def load_settings(**overrides: object) -> Settings:
     """Settings from the environment; an override of None stands for "not given". Raises SettingsError."""
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})  # type: ignore[arg-type]
+    except NoHome as error:
+        raise SettingsError(str(error)) from None
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "a setting"
