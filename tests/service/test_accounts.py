@@ -21,6 +21,7 @@ from service.app import create_app
 from service.dashboard.report_pages import add_up
 from service.incidents import FailureReport
 from service.ingest.matching import MatcherPool
+from service.migration import migrate
 from service.node_returns import NodeReturns
 from service.notifications.weekly import WeeklySummary
 from service.progress import note_generation
@@ -30,11 +31,11 @@ from service.state import Service
 from service.store import Store
 from service.store.accounts import JobDay, LossRow, NodeHeat
 from service.store.incidents import Incident
-from service.store.jobs import Job
+from service.store.jobs import Job, Node
 from service.store.recoveries import Notification
 from tests.service.postgres import postgres
 from tests.service.scripted_agent import ScriptedAgent
-from tests.service.test_recovery_replicas import prepare
+from tests.service.test_recovery_replicas import run_jobs
 
 # A Wednesday, eight in the morning (UTC).
 BEGAN = 1_795_593_600.0
@@ -144,7 +145,10 @@ def test_an_account_that_was_drawn_up_during_a_failure_is_drawn_up_again_after_i
 def test_the_tables_are_added_up_on_postgresql_too() -> None:
     with postgres() as url:
         store = Store(url)
-        prepare(store)
+        migrate(store)
+        with store.writing() as session:
+            session.add(Node(id="n1", state="ready", versions={}, lease_until=BEGAN + 3600, seen_at=BEGAN))
+        run_jobs(store, ["job0"])
         recoveries = Recoveries(store, lambda: BEGAN + 100, NodeReturns(store, lambda: BEGAN + 100))
         failed = ({"rank": 0, "node": "n1", "signal": 9},)
         with store.writing() as session:

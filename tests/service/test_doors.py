@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from service.ingest.matching import MatcherPool
 from service.settings import Settings, load_settings
+from tests.node.peer import wait_for
 from tests.service.postgres import postgres
 
 WHY = {"why": "a test"}
@@ -104,7 +105,8 @@ def entered(settings: Settings, pool: MatcherPool) -> TestClient:
     client = TestClient(create_app(settings, shared_pool=pool), base_url="http://localhost", client=("127.0.0.1", 50000))
     client.__enter__()
     client.headers["Authorization"] = f"Bearer {(settings.data_dir / 'admin.token').read_text().strip()}"
-    assert client.get("/api/v1/jobs").status_code == 200
+    # The service's own threads may hold the database for longer than a test lets anybody wait for it.
+    wait_for(lambda: client.get("/api/v1/jobs").status_code == 200)
     return client
 
 
