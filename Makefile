@@ -14,7 +14,7 @@ FILES := --dist loadfile --no-loadscope-reorder
 
 setup: $(STAMP)
 
-$(STAMP): requirements.lock weights.lock pyproject.toml sdk/pyproject.toml
+$(STAMP): requirements.lock weights.lock pyproject.toml sdk/pyproject.toml $(wildcard rules/*.c rules/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet -r requirements.lock
