@@ -43,14 +43,18 @@ class Entry:
 
 @dataclass(slots=True)
 class Tally:
-    """An entry that is still being counted. `newest` makes the line that was counted last, where it is not the first."""
+    """An entry that is still being counted. `newest` makes the line that was counted last, where it is not the first;
+    `recurring` are the tallies of its ledger of which that is so, in the order in which it came to be."""
 
     entry: Entry
+    recurring: list[Tally]
     newest: Callable[[], Line] | None = None
 
     def again(self, line: Callable[[], Line]) -> None:
         """Count one more."""
         self.entry.count += 1
+        if self.newest is None:
+            self.recurring.append(self)
         self.newest = line
 
 
@@ -59,6 +63,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._tallies: dict[Key, Tally] = {}
+        self._recurring: list[Tally] = []
         self._newest: dict[int, list[Key]] = {}
 
     def add(self, match: Match, details: Callable[[], Mapping[str, str]] | None = None) -> Tally:
@@ -72,14 +77,14 @@ class Ledger:
             if len(known) < MAX_SIGNALS_PER_RULE:
                 known.append(key)
                 captures = {**details(), **match.captures} if details else match.captures
-                tally = self._tallies[key] = Tally(Entry(match.rule, captures, kept(match.line())))
+                tally = self._tallies[key] = Tally(Entry(match.rule, captures, kept(match.line())), self._recurring)
                 return tally
             key = known[-1]
         self._tallies[key].again(match.line)
         return self._tallies[key]
 
     def entries(self) -> tuple[Entry, ...]:
-        for tally in self._tallies.values():
+        for tally in self._recurring:
             if tally.newest is not None:
                 tally.entry.last = kept(tally.newest())
         return tuple(tally.entry for tally in self._tallies.values())
