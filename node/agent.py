@@ -143,7 +143,7 @@ class Agent:
         return self._finish(status)
 
     def _handle(self, event: Event) -> int | None:
-        before = self._state.care
+        before = replace(self._state.care, alone=self._membership.alone(self._state.formation))
         if before.phase in (Phase.RUNNING, Phase.FAILED) and before.running and not isinstance(event, Tick):
             marks = self._membership.marks(before)
             before = replace(before, elastic=marks.elastic, priced=bool(marks.priced))
@@ -348,9 +348,9 @@ class Agent:
             self._save()
         if care.phase is Phase.RUNNING:
             self._judge(readings, now)
-            formation, (_, saved) = self._state.formation, reach_of(readings, self._crew)
+            formation, (reached, saved) = self._state.formation, reach_of(readings, self._crew)
             if (peers := self._membership.look(care, formation, now)) is not None:
-                self.put(peers)
+                self.put(replace(peers, step=reached))
             if back := self._rejoining.look(care, formation, self._membership):
                 self.put(Rejoined(back))
             if returned := self._gathering.returned(formation, saved, care.barred | self._rejoining.nodes(formation)):

@@ -47,6 +47,8 @@ from node.going_on import can_go_on, goes_on, on_peers, on_rejoined, reform, sur
 __all__ = ["step"]
 
 PATIENCE_SECONDS = 5.0
+# Too few nodes to go on by themselves need somebody who decides: they wait for that, or for the others, for this long.
+FEW_SECONDS = 60.0
 # An answer to a failure report promises a command; a service that then only keeps breathing is waited for this long.
 DECISION_SECONDS = 60.0
 # After the first failure, the others' exits and last lines belong to the same report.
@@ -185,7 +187,6 @@ def respawn(care: Care) -> tuple[Care, tuple[Action, ...]]:
         last_exit_at=None,
         noticed=frozenset(),
         posted=False,
-        alone=True,
         accepted_at=None,
         needs_approval=False,
         kill_at=None,
@@ -248,6 +249,8 @@ def on_command(care: Care, event: CommandArrived, now: float) -> tuple[Care, tup
         # While nobody has come for the present generation yet, it may as well be the command's.
         if command.generation <= care.generation and not (forming and command.generation == care.generation):
             return answered("refused", f"generation {command.generation} is not above the present one, {care.generation}")
+        if event.hindrance is not None:
+            return answered("refused", event.hindrance)
         if event.in_place and not known_values(command.args.get("resume")) and can_go_on(care):
             told, (report,) = answered("done", f"ranks {sorted(survivors(care))} go on in their processes")
             after, actions = reform(replace(told, barred=barred_after(care, command)), care.why, command)
@@ -269,8 +272,8 @@ def on_command(care: Care, event: CommandArrived, now: float) -> tuple[Care, tup
         care, actions = end_ranks(care, now, signal.SIGKILL)
         return care, (*overtaken, *actions)
     if command.kind == "stop_ranks":
-        if command.generation < care.generation:
-            return answered("refused", f"generation {command.generation} is over; the present one is {care.generation}")
+        if command.is_over(care.generation):
+            return answered("refused", f"generation {command.generation} is over; here it is {care.generation}")
         why = str(command.args.get("why") or "the service said stop")
         care, overtaken = overtake(care, command)
         if command.args.get("hold"):
@@ -377,7 +380,8 @@ def on_tick(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:
         silent = now - max(care.accepted_at, care.heard_at or 0.0) >= PATIENCE_SECONDS
         since = max(care.accepted_at, care.held_until or 0.0)
         alone = silent or (not care.needs_approval and now - since >= DECISION_SECONDS)
-    return act_alone(care, now) if alone else (care, ())
+    enough = care.alone or now - care.failed_at >= FEW_SECONDS
+    return act_alone(care, now) if alone and enough else (care, ())
 
 
 def act_alone(care: Care, now: float) -> tuple[Care, tuple[Action, ...]]:

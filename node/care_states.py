@@ -65,6 +65,11 @@ class Command:
     args: Mapping[str, Any] = field(default_factory=dict)
     deadline: float | None = None
 
+    def is_over(self, generation: int) -> bool:
+        """Whether a stop came too late for an agent of this generation. One that belongs to a recovery names the generation after
+        the last that was heard of: who has begun that one has gone on by itself."""
+        return self.generation < generation + ("recovery" in self.args)
+
 
 @dataclass(frozen=True, slots=True)
 class Care:
@@ -72,9 +77,9 @@ class Care:
 
     `raised`: ranks that run still, but told of the exception that is about to end them. `formed`: who carries the present
     generation is settled; before that no rank of it runs. `elastic`: ranks that can go on in their process when others are lost;
-    `priced`: that has a price for them. `alone`: those that are left may go on without being told to.
+    `priced`: that has a price for them. `alone`: enough of the nodes answer to go on without being told to.
     `nodes`: those that a command wants for the next one, else empty. `barred`: those that were isolated, taken back by command
-    only. `leaves`: the job goes on, without this node.
+    only. `leaves`: the job goes on, without this node. `reached`: the step when ranks last left their group with nobody lost.
     `grace_seconds`: what ranks that are told to end have for it.
     `held_until`: the ranks were stopped so that their nodes can be probed; what becomes of them is decided after that.
     """
@@ -88,6 +93,7 @@ class Care:
     leaves: bool = False
     restarts: int = 0
     max_restarts: int = 3
+    reached: int | None = None
     running: frozenset[int] = frozenset()
     elastic: frozenset[int] = frozenset()
     priced: bool = False
@@ -138,11 +144,13 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class CommandArrived:
-    """`in_place`: the nodes that it names are those whose ranks wait, in their processes, for a new group."""
+    """`in_place`: the nodes that it names are those whose ranks wait, in their processes, for a new group. `hindrance`: why they
+    may not go on, where another half of the job may."""
 
     command: Command
     wall_time: float
     in_place: bool = False
+    hindrance: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +197,13 @@ class Overtaken:
 class Peers:
     """Ranks left their group though nobody has died. `lost`: those that are to blame and still run; empty where nobody is.
 
-    `gone`: of ranks that nobody can reach, as their end; `alone`: whether the others may go on without being told to.
+    `gone`: of ranks that nobody can reach, as their end; `step`: the last one that was seen of any rank.
     """
 
     lost: frozenset[int]
     why: str
     gone: tuple[RankExit, ...] = ()
-    alone: bool = True
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from node.leaderless import LeaderlessReports, promoted
 from node.link import ServiceLink
 from node.local_ranks import LocalRanks
 from node.log_shipping import LogShipping
+from node.membership import hindrance_of
 from node.monitors import RankReading
 from node.rank_group import Launch
 from node.ranks import StoreAddress
@@ -273,6 +274,9 @@ class FollowingAgent:
             self._answer(command, "expired", "the deadline passed before the command arrived")
             return None
         if command.kind == "stop_ranks":
+            if command.is_over(care.generation):
+                self._answer(command, "refused", f"generation {command.generation} is over; here it is {care.generation}")
+                return None
             self._command = event
             if not self._line.up or "going_on" in command.args:
                 self._local.group.signal(care.running, 15)
@@ -297,6 +301,11 @@ class FollowingAgent:
         event = self._command
         nodes = event.command.args.get("nodes") or () if event is not None and event.command.kind == "restart_ranks" else ()
         if event is None or self._line.up or not nodes or nodes[0] != self._launch.node:
+            return None
+        hindrance = hindrance_of(event.command, self._state.formation)
+        if hindrance is not None:
+            self._command = None
+            self._answer(event.command, "refused", hindrance)
             return None
         self._say("this node leads from now on: the service goes on without the one that did")
         state = replace(self._state, placement=self._local.group.placement)
@@ -337,6 +346,9 @@ class FollowingAgent:
                 self._tell_noticed(notice)
         if self._line.up:
             return None
+        formation = self._state.formation
+        if self._line.is_missed(now) and formation is not None and self._launch.node in formation.nodes[1:]:
+            self._lose("nothing was heard since this agent began")
         if self._interrupted_at is not None:
             if not care.running:
                 self._say("stopped by a signal")

@@ -56,6 +56,17 @@ class Formation:
         lost = tuple(member.node for member in self.members if member.node not in kept)
         return replace(self, generation=generation, lost=lost)
 
+    def hindrance(self, named: Collection[str], off: Collection[str]) -> str | None:
+        """Why `named` may not go on under another leader, None where they may. `off`: other nodes on which nothing runs any more.
+
+        More than half of the nodes with the leader among them go on by themselves (`NodeBounds.allow`): such a half that is only
+        out of reach may do so at this moment, under the very generation that these would take.
+        """
+        left = [node for node in self.nodes if node not in named and node not in off]
+        if self.leader.node not in left or 2 * len(left) <= len(self.nodes):
+            return None
+        return f"{', '.join(left)} may go on without {', '.join(named)}, and nobody has seen them end"
+
     @property
     def world(self) -> int:
         return sum(member.ranks for member in self.members)

@@ -21,8 +21,9 @@ def can_go_on(care: Care) -> bool:
 
 
 def goes_on(care: Care) -> bool:
-    """Whether they do so at once: the standing order, but where it has a price, which the service compares with other ways."""
-    return can_go_on(care) and not care.priced
+    """Whether they do so at once: the standing order, but where it has a price, which the service compares with other ways, and
+    where a half of the job that is out of reach may go on as well."""
+    return can_go_on(care) and care.alone and not care.priced
 
 
 def reform(care: Care, why: str, command: Command | None = None) -> tuple[Care, tuple[Action, ...]]:
@@ -40,7 +41,6 @@ def reform(care: Care, why: str, command: Command | None = None) -> tuple[Care, 
         noticed=frozenset(),
         failed_at=None,
         posted=False,
-        alone=True,
         accepted_at=None,
         needs_approval=False,
         held_until=None,
@@ -67,10 +67,19 @@ def on_peers(care: Care, peers: Peers, now: float) -> tuple[Care, tuple[Action, 
     if peers.gone:
         left = care.running - {item.rank for item in peers.gone}
         care = replace(care, running=left, exits=(*care.exits, *peers.gone), last_exit_at=now)
-        if peers.alone and goes_on(care):
+        if goes_on(care):
             return reform(care, peers.why)
-        return replace(care, phase=Phase.FAILED, failed_at=now, why=peers.why, alone=peers.alone), ()
+        return replace(care, phase=Phase.FAILED, failed_at=now, why=peers.why), ()
     if not peers.lost:
-        return reform(care, peers.why) if can_go_on(care) else (care, ())
+        return on_all_left(care, peers)
     # A process that only hangs could wake up and write what is stale.
     return care, (KillStuck(peers.lost & care.running, peers.why),)
+
+
+def on_all_left(care: Care, peers: Peers) -> tuple[Care, tuple[Action, ...]]:
+    """Nobody is lost and nobody restarts: it costs no restart, unless not a step was done since it happened last."""
+    if not can_go_on(care):
+        return care, ()
+    advanced = peers.step is not None and (care.reached is None or peers.step > care.reached)
+    after, actions = reform(replace(care, reached=peers.step), peers.why)
+    return replace(after, restarts=care.restarts) if advanced else after, actions

@@ -20,6 +20,8 @@ __all__ = ["LeaderLine", "Lost", "Said", "beat_message", "join_message", "led_ge
 
 DIAL_EVERY_SECONDS = 0.5
 WELCOME_SECONDS = 2.0
+# An agent that begins finds its leader within this time, where there is one.
+FIND_SECONDS = 5.0
 
 
 class Said:
@@ -61,6 +63,10 @@ class LeaderLine:
     @property
     def up(self) -> bool:
         return self._present is not None
+
+    def is_missed(self, now: float) -> bool:
+        """Whether a leader of which nothing was ever heard here is not there either: it may have died before this agent began."""
+        return not self.up and self.gone is None and now - self.lost_at > FIND_SECONDS
 
     def start(self) -> None:
         threading.Thread(target=self._dial, name="dial", daemon=True).start()

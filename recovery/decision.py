@@ -118,7 +118,8 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do about one failure, in which mode, and why. `would`: what mode auto would have said."""
+    """What to do about one failure, in which mode, and why. `would`: what mode auto would have said; `out_of_reach`: of `exclude`
+    the nodes that cannot be told to stop."""
 
     action: Action
     directive: DirectiveKind
@@ -130,6 +131,7 @@ class Decision:
     localise: bool = False
     exclude: tuple[str, ...] = ()
     use: tuple[str, ...] = ()
+    out_of_reach: tuple[str, ...] = ()
     resume: Resume = field(default_factory=Resume)
     delay_seconds: float = 0.0
 

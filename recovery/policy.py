@@ -18,12 +18,13 @@ from recovery.decision import (
     Mode,
     Resume,
 )
-from recovery.rollback import Checkpoint, Rollback, plan_rollback
+from recovery.job_facts import JobFacts, Placement
+from recovery.rollback import Rollback, plan_rollback
 from rules.diagnosis import Diagnosis
 from rules.signal import Role, Trust
 from rules.taxonomy import Category, Remedy, Severity, load_taxonomy
 
-__all__ = ["TABLE", "Budget", "JobFacts", "Row", "Situation", "decide", "grounds", "taken_out", "witnessed_nodes"]
+__all__ = ["TABLE", "Budget", "Row", "Situation", "decide", "grounds", "taken_out", "witnessed_nodes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,36 +81,6 @@ class Budget:
     per_root: int = 3
     unknown: int = 1
     per_job: int = 10
-
-
-@dataclass(frozen=True, slots=True)
-class JobFacts:
-    """What the policy must know of the failed job. `spares`: nodes it may use; `lost`: its nodes that two witnesses hold lost.
-
-    `bad_since`: the step from which on its numbers were wrong, where that is what failed; `requeues`: a scheduler finds it
-    other nodes.
-    `planned`: the nodes that a plan for the whole cluster gives it without those at fault, with the plan's reason; empty where
-    there is none. `adapts`: on them the ranks that are left go on in their processes, with the work of the lost ones.
-    """
-
-    name: str
-    nodes: tuple[str, ...] = ()
-    ranks: int = 1
-    min_ranks: int | None = None
-    lost: tuple[str, ...] = ()
-    spares: tuple[str, ...] = ()
-    checkpoints: tuple[Checkpoint, ...] = ()
-    last_step: int | None = None
-    bad_since: int | None = None
-    requeues: bool = False
-    planned: tuple[str, ...] = ()
-    planned_why: str = ""
-    adapts: bool = False
-
-    def ranks_without(self, excluded: tuple[str, ...]) -> int:
-        """Ranks left when these nodes are gone, ranks being spread evenly."""
-        left = [node for node in self.nodes if node not in excluded]
-        return self.ranks * len(left) // len(self.nodes) if self.nodes else self.ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +221,9 @@ def _refusal(situation: Situation, action: Action) -> str | None:
         return "only the job's own processes say so: localise, then decide"
     if not witnessed_nodes(situation):
         return "no node of this job is named by a trusted source: localise, then decide"
-    directive, _, note = _placement(situation.job, taken_out(situation))
-    if directive is DirectiveKind.STOP:
-        return note
+    placement = situation.job.placement(taken_out(situation))
+    if placement.directive is DirectiveKind.STOP:
+        return placement.why
     if action in situation.denied:
         return situation.denied[action]
     mode = situation.modes[action]
@@ -286,45 +257,32 @@ def _beyond(situation: Situation, action: Action, why: list[str]) -> Decision:
     """Take the faulty nodes out, and what that means for the job."""
     exclude = taken_out(situation)
     mode = Mode.APPROVE if situation.modes[action] is Mode.APPROVE and action not in situation.approved else Mode.AUTO
-    directive, use, note = _placement(situation.job, exclude)
-    return Decision(action, directive, mode, (*why, note), "", exclude=exclude, use=use)
+    placement = situation.job.placement(exclude)
+    decision = Decision(action, placement.directive, mode, (*why, placement.why), "", exclude=exclude, use=placement.use)
+    return _fenced(decision, situation.job, placement)
 
 
-def _placement(job: JobFacts, exclude: tuple[str, ...]) -> tuple[DirectiveKind, tuple[str, ...], str]:
-    """What the job can do without these nodes: (directive, nodes to use, why). A plan for the whole cluster goes first."""
-    if job.planned and not set(job.planned) & set(exclude):
-        shrinks = len(job.planned) < len(job.nodes)
-        directive = DirectiveKind.SHRINK if shrinks else DirectiveKind.RESTART
-        return DirectiveKind.ADAPT if job.adapts else directive, job.planned, f"as planned: {job.planned_why}"
-    left = tuple(node for node in job.nodes if node not in exclude)
-    if job.requeues:
-        return DirectiveKind.RESTART, (), f"requeued without {', '.join(exclude)}: the scheduler finds another place"
-    spares = tuple(node for node in job.spares if node not in exclude and node not in job.nodes)[: len(job.nodes) - len(left)]
-    if len(left) + len(spares) >= len(job.nodes):
-        return DirectiveKind.RESTART, left + spares, f"spare {', '.join(spares)} takes the place of {', '.join(exclude)}"
-    ranks = job.ranks_without(exclude)
-    minimum = job.min_ranks if job.min_ranks is not None else job.ranks
-    if ranks >= max(minimum, 1):
-        return DirectiveKind.SHRINK, left + spares, f"{ranks} of {job.ranks} ranks are left without {', '.join(exclude)}"
-    return DirectiveKind.STOP, (), f"{ranks} ranks would be left without {', '.join(exclude)}: below the minimum of {minimum}"
+def _fenced(decision: Decision, job: JobFacts, placement: Placement) -> Decision:
+    """Say which nodes cannot be told to stop; where they may go on by themselves, a person has to approve, each time anew."""
+    decision = replace(decision, out_of_reach=tuple(node for node in decision.exclude if node in job.lost))
+    if placement.doubt is None:
+        return decision
+    return replace(decision, mode=Mode.APPROVE, why=(*decision.why, placement.doubt))
 
 
 def _own(situation: Situation, wanted: Action, why: list[str], delay: float) -> Decision:
     """An action on the job's own processes."""
     job, audience = situation.job, _audience(situation.diagnosis)
     if wanted in RELAUNCHES and job.lost:
-        directive, use, note = _placement(job, job.lost)
-        action = Action(directive.value)
-        why = [*why, note]
-        audience = Audience.OPERATORS
-        exclude = job.lost
+        placement = job.placement(job.lost)
+        action, audience, exclude = Action(placement.directive.value), Audience.OPERATORS, job.lost
     elif wanted in (Action.RETRY, Action.RESTART) and job.adapts and not _needs_localisation(situation):
-        directive, use, note = _placement(job, ())
+        placement = job.placement(())
         action, exclude, delay = Action.ADAPT, (), 0.0
-        why = [*why, note]
     else:
-        directive, use, action = DirectiveKind(wanted.value), (), wanted
-        exclude = job.lost if wanted is Action.STOP else ()
+        placement = Placement(DirectiveKind(wanted.value), (), "")
+        action, exclude = wanted, job.lost if wanted is Action.STOP else ()
+    why = [*why, placement.why] if placement.why else why
     mode = situation.modes[action]
     if action in situation.denied:
         return Decision(Action.NONE, DirectiveKind.NONE, Mode.OBSERVE, (*why, situation.denied[action]), "")
@@ -333,19 +291,20 @@ def _own(situation: Situation, wanted: Action, why: list[str], delay: float) -> 
         return Decision(Action.NONE, DirectiveKind.NONE, mode, tuple(why), "")
     if mode is Mode.APPROVE and action in situation.approved:
         mode = Mode.AUTO
-    return Decision(
+    decision = Decision(
         action,
-        directive,
+        placement.directive,
         mode,
         tuple(why),
         "",
         audience=audience if action is Action.STOP else None,
         localise=action is not Action.STOP and _needs_localisation(situation),
         exclude=exclude,
-        use=use,
+        use=placement.use,
         resume=_resume(situation) if action is Action.ROLLBACK else Resume(),
         delay_seconds=delay,
     )
+    return _fenced(decision, job, placement)
 
 
 def _needs_localisation(situation: Situation) -> bool:

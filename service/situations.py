@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from detectors.lease import LeaseReview
 from recovery.decision import CLUSTER_ACTIONS, DEFAULT_MODES, FAR_ACTIONS, Action, Mode
 from recovery.envelope import free_spares, review
-from recovery.policy import Budget, JobFacts, Situation, taken_out
+from recovery.job_facts import JobFacts
+from recovery.policy import Budget, Situation, taken_out
 from recovery.rollback import Checkpoint
 from recovery.states import Decide, Ended, Event, Recovery, Started, Stepped
 from rules.diagnosis import Diagnosis

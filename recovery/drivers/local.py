@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recovery.decision import CLUSTER_ACTIONS, DirectiveKind
+from recovery.decision import CLUSTER_ACTIONS, DirectiveKind, Mode
 from recovery.states import Act
 
 __all__ = ["AgentCommand", "agent_commands"]
@@ -32,7 +32,8 @@ class AgentCommand:
 def agent_commands(act: Act, *, recovery: str, job: str, nodes: tuple[str, ...]) -> tuple[AgentCommand, ...]:
     """Commands for `act` to the nodes that run the job now: restart where it goes on, stop where it does not.
 
-    A node that is left out is told to stop as well: fencing is by generation and does not need it, killing is tried too.
+    A node that is left out is told to stop as well: fencing is by generation and does not need it, killing is tried too. One that
+    cannot be told counts as off only where a person approved of going on without it.
     """
     decision = act.decision
     if decision.directive is DirectiveKind.STOP:
@@ -47,6 +48,7 @@ def agent_commands(act: Act, *, recovery: str, job: str, nodes: tuple[str, ...])
         "directive": decision.directive.value,
         "nodes": list(staying),
         "exclude": list(decision.exclude),
+        "off": [node for node in leaving if node not in decision.out_of_reach or decision.mode is Mode.APPROVE],
         "isolated": list(decision.exclude) if decision.action in CLUSTER_ACTIONS else [],
         "resume": {
             "step": decision.resume.step,

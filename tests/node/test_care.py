@@ -138,6 +138,31 @@ def test_a_silent_service_never_touches_healthy_ranks() -> None:
     assert care == RUNNING and actions == ()
 
 
+def test_too_few_nodes_to_go_on_by_themselves_wait_for_somebody_who_decides() -> None:
+    few = replace(failed(), alone=False)
+    assert step(few, Tick(), 16.0) == (few, ()), "not even where nothing is heard"
+    told, actions = step(few, restart(), 17.0)
+    assert told.phase is Phase.RESTARTING and actions == (KillRanks(signal.SIGKILL),)
+    assert step(replace(few, alone=True), Tick(), 16.0)[0].phase is Phase.RESTARTING, "enough of them are back"
+    assert step(few, Tick(), 70.1)[0].phase is Phase.RESTARTING, "nobody decides"
+
+
+def test_a_command_that_the_other_half_of_the_job_hinders_is_refused_with_the_reason() -> None:
+    care, (report,) = step(failed(), replace(restart(), hindrance="n1 may go on without n2"), 11.0)
+    assert report == Report(8, "refused", "n1 may go on without n2") and care.phase is Phase.FAILED
+
+
+def test_a_stop_that_was_decided_before_the_job_went_on_by_itself_is_refused() -> None:
+    alone, _ = step(failed(), Tick(), 16.0)
+    alone, _ = step(alone, Exited(RankExit(0, 4, None, 9, 102.0)), 16.1)
+    alone, _ = step(step(alone, Formed(5, 2), 16.2)[0], Spawned(5), 16.3)
+    for args in ({"recovery": "1", "why": "too few are left"}, {"recovery": "1", "going_on": ["n2"]}):
+        same, (report,) = step(alone, CommandArrived(Command(9, "stop_ranks", 5, args), 1000.0), 17.0)
+        assert report == Report(9, "refused", "generation 5 is over; here it is 5") and same.phase is Phase.RUNNING
+        stopped, _ = step(failed(), CommandArrived(Command(9, "stop_ranks", 5, args), 1000.0), 11.0)
+        assert stopped.phase is Phase.STOPPING
+
+
 def test_with_no_restart_left_the_job_is_given_up_with_the_reason() -> None:
     care = failed(replace(RUNNING, restarts=3))
     care, actions = step(care, Tick(), 16.0)

@@ -24,6 +24,20 @@ def test_ranks_are_numbered_through_the_members_in_order() -> None:
     assert list(formation.ranks_of("elsewhere")) == []
 
 
+@given(st.integers(1, 7), st.data())
+def test_of_two_halves_that_do_not_reach_each_other_at_most_one_may_go_on(size: int, data: st.DataObject) -> None:
+    """The one with the leader by itself, or the other by command: the two rules never agree to both."""
+    nodes = tuple(f"n{number}" for number in range(size))
+    formation = Formation(3, tuple(Member(node, 1, "h") for node in nodes))
+    beside = data.draw(st.sets(st.sampled_from(nodes)), label="beside the leader") | {"n0"}
+    others = [node for node in nodes if node not in beside]
+    by_itself = NodeBounds(1, size).allow(len(beside), size)
+    assert by_itself == (formation.hindrance([*others, "spare"], ()) is not None)
+    # A leader that is told goes on with however few, and the others without a leader that is off.
+    assert formation.hindrance(sorted(beside), ()) is None
+    assert formation.hindrance(others, sorted(beside)) is None
+
+
 def test_the_first_start_waits_for_all_that_the_bounds_take_and_then_for_enough() -> None:
     two = {node: PRESENT[node] for node in ("n1", "n2")}
     bounds = NodeBounds(2, 3)

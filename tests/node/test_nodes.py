@@ -160,6 +160,28 @@ def test_ranks_that_wait_for_those_of_a_lost_leader_are_told_of_by_the_next_one_
 
 @pytest.mark.soak
 @pytest.mark.whole
+def test_an_agent_that_begins_while_its_leader_is_dead_tells_what_became_of_its_ranks_and_leads_when_told_to(
+    nodes: Nodes, peer: Peer
+) -> None:
+    nodes.start("n1")
+    nodes.start("n2")
+    both_run(nodes)
+    lost = nodes.pids("n2")[2]
+    nodes.agents["n2"].kill()
+    nodes.agents["n2"].communicate()
+    nodes.kill("n1")
+    os.kill(lost, signal.SIGKILL)
+    nodes.start("n2")
+    failure = wait_for(lambda: peer.posted("/failures"))[0]
+    assert [entry["node"] for entry in failure["unreachable"]] == ["n1"]
+    assert [(entry["rank"], entry["node"], entry["signal"]) for entry in failure["failed"]] == [(2, "n2", 9)]
+    nodes.command(1, "n2", 1, ["n2"], exclude=["n1"])
+    wait_for(lambda: nodes.running("n2", 1), what="the smaller formation")
+    nodes.finish("n2")
+
+
+@pytest.mark.soak
+@pytest.mark.whole
 def test_a_leader_that_is_taken_out_hands_the_job_to_the_node_that_the_command_names_first(
     nodes: Nodes, peer: Peer, runs: Runs
 ) -> None:

@@ -71,6 +71,16 @@ def test_all_ranks_that_left_go_on_together_and_one_that_hangs_is_ended_first() 
     assert isinstance(kill, KillStuck) and kill.ranks == {3} and same.generation == 0
 
 
+def test_a_group_that_breaks_and_loses_nobody_costs_a_restart_only_where_not_a_step_was_done_since() -> None:
+    state, restarts = care(), []
+    for reached in (20, 31, 31, 31, 40, None):
+        state, (action,) = step(state, Peers(frozenset(), "all left", step=reached), 1.0)
+        assert isinstance(action, Reform) and action.members == ALL
+        restarts.append(state.restarts)
+    assert restarts == [0, 0, 1, 2, 2, 3]
+    assert step(state, Peers(frozenset(), "all left", step=40), 1.0) == (state, ()), "a loop has its budget"
+
+
 GONE = tuple(RankExit(rank, 0, None, None, 1.0, error="node n2 does not answer") for rank in (2, 3))
 
 
@@ -81,8 +91,10 @@ def test_ranks_that_nobody_reaches_are_left_behind_at_once_all_together() -> Non
 
 
 def test_half_of_a_job_goes_on_only_when_it_is_told_to_and_then_in_its_processes() -> None:
-    half, actions = step(care(elastic=frozenset({0, 1})), Peers(frozenset(), "n2 is gone", GONE, alone=False), 1.0)
+    half, actions = step(care(elastic=frozenset({0, 1}), alone=False), Peers(frozenset(), "n2 is gone", GONE), 1.0)
     assert half.phase is Phase.FAILED and half.running == {0, 1} and not actions
+    one, actions = step(care(alone=False), killed(3), 1.0)
+    assert one.phase is Phase.FAILED and not actions, "whoever told of it: n2 may have been told to go on as well"
     posted, (post,) = step(half, Tick(), 2.0)
     assert isinstance(post, PostFailure)
     command = Command(7, "restart_ranks", 4, {"nodes": ["n1"], "isolated": ["n2"]})

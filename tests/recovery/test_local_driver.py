@@ -43,6 +43,13 @@ def test_a_node_that_is_left_out_is_stopped_and_a_spare_is_started():
     assert {node: c.kind for node, c in told(spare).items()} == {"n1": "restart_ranks", "n7": "restart_ranks", "n2": "stop_ranks"}
 
 
+def test_a_node_that_cannot_be_told_to_stop_counts_as_off_only_where_a_person_approved():
+    shrink = replace(RESTART, directive=DirectiveKind.SHRINK, exclude=("n1",), use=("n2",))
+    assert told(shrink)["n2"].args["off"] == ["n1"]
+    assert told(replace(shrink, out_of_reach=("n1",)))["n2"].args["off"] == []
+    assert told(replace(shrink, out_of_reach=("n1",), mode=Mode.APPROVE))["n2"].args["off"] == ["n1"]
+
+
 def test_where_to_resume_travels_with_the_restart():
     rollback = replace(RESTART, resume=Resume(200, "c200", ((200, 231),)))
     assert told(rollback)["n1"].args["resume"] == {"step": 200, "checkpoint": "c200", "skip_batches": [[200, 231]]}

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.decision import RELAUNCHES, Action, Audience, DirectiveKind, Mode
-from recovery.policy import TABLE, Budget, JobFacts, Situation, decide, witnessed_nodes
+from recovery.job_facts import JobFacts
+from recovery.policy import TABLE, Budget, Situation, decide, witnessed_nodes
 from recovery.rollback import Checkpoint
 from rules.diagnosis import Diagnosis, Evidence
 from rules.pack import load_packs
@@ -237,6 +238,19 @@ def test_a_lost_node_is_left_out_and_a_job_that_cannot_live_without_it_stops_for
     stopped = decide(Situation(verdict, replace(JOB, lost=("n2",), min_ranks=4)))
     assert stopped.directive is DirectiveKind.STOP
     assert stopped.audience is Audience.OPERATORS
+
+
+def test_only_a_person_lets_few_nodes_go_on_where_the_others_with_the_leader_may_do_so_by_themselves():
+    verdict = diagnosis("process_killed_sigkill", Trust.NODE)
+    job = replace(JOB, nodes=("n1", "n2", "n3"), ranks=6)
+    for approved in (frozenset(), frozenset({Action.SHRINK})):
+        asked = decide(Situation(verdict, replace(job, lost=("n1", "n3")), approved=approved))
+        assert (asked.directive, asked.use, asked.mode) == (DirectiveKind.SHRINK, ("n2",), Mode.APPROVE)
+        assert asked.out_of_reach == ("n1", "n3") and "n1, n3 may go on by themselves" in asked.sentence
+    for lost in (("n2", "n3"), ("n1",)):
+        told = decide(Situation(verdict, replace(job, lost=lost)))
+        assert (told.directive, told.mode, told.out_of_reach) == (DirectiveKind.SHRINK, Mode.AUTO, lost)
+    assert decide(Situation(verdict, replace(job, lost=("n1", "n3"), requeues=True))).mode is Mode.AUTO, "Slurm ends them"
 
 
 def test_a_corrupt_checkpoint_goes_one_further_back_each_time_and_stops_when_there_is_none():

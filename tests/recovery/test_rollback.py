@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.decision import Action
-from recovery.policy import JobFacts, Situation, decide
+from recovery.job_facts import JobFacts
+from recovery.policy import Situation, decide
 from recovery.rollback import MAX_ROLLBACKS, Checkpoint, plan_rollback
 from rules.diagnosis import Diagnosis
 from rules.taxonomy import load_taxonomy

@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from recovery.decision import CLUSTER_ACTIONS, RELAUNCHES, Action, DirectiveKind, Mode
 from recovery.envelope import BreakerLimits, Fleet, NodeFacts, Removal, free_spares, review
+from recovery.job_facts import JobFacts
 from recovery.node_return import Approved, Part, Phase, Probed, RepairNoted, ReturnState, Terms, Tick, Uncordon, Uncordoned, step
-from recovery.policy import JobFacts, Situation, decide, taken_out
+from recovery.policy import Situation, decide, taken_out
 from rules.diagnosis import Diagnosis, Evidence
 from rules.signal import Role, Trust
 from rules.taxonomy import UNKNOWN, load_taxonomy

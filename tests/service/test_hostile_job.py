@@ -9,7 +9,8 @@ from typing import cast
 import pytest
 
 from recovery.decision import CLUSTER_ACTIONS, Action, Mode
-from recovery.policy import JobFacts, Situation, decide
+from recovery.job_facts import JobFacts
+from recovery.policy import Situation, decide
 from rules.artefact import load_matcher
 from rules.diagnosis import Diagnosis
 from rules.matcher import Matcher
