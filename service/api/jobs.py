@@ -62,10 +62,12 @@ class JobRegistration(Report):
 
 
 class JobChange(Report):
+    """What is not named stays; a null empties what may be empty."""
+
     owner: Name | None = None
     contact: Name | None = None
     project: Name | None = None
-    nodes: list[Name] | None = Field(default=None, max_length=100_000)
+    nodes: list[Name] = Field(default=[], max_length=100_000)
     min_ranks: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     layout: dict[str, Any] | None = None
     checkpoint_policy: dict[str, Any] | None = None

@@ -27,6 +27,15 @@ def test_registering_is_idempotent_by_name(client: TestClient) -> None:
     assert client.get("/api/v1/jobs").json()["total"] == 1
 
 
+def test_a_change_leaves_what_it_does_not_name_and_never_takes_a_jobs_list_of_nodes_away(client: TestClient) -> None:
+    client.post("/api/v1/jobs", json=JOB | {"nodes": ["n0"]})
+    changed = client.patch("/api/v1/jobs/train", json={"owner": None}).json()
+    assert (changed["owner"], changed["nodes"], changed["contact"]) == (None, ["n0"], JOB["contact"])
+    # Recoveries and plans of every job read it.
+    assert client.patch("/api/v1/jobs/train", json={"nodes": None}).status_code == 422
+    assert client.get("/api/v1/jobs/train").json()["nodes"] == ["n0"]
+
+
 def test_an_attempt_raises_the_generation_and_an_older_one_is_refused_with_the_present(client: TestClient) -> None:
     client.post("/api/v1/jobs", json=JOB)
     assert client.post("/api/v1/jobs/train/attempts", json=attempt(3)).status_code == 201
