@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.commands import CommandLine
+from cli.database import Database, DataDir, usable
 from cli.main import UsageError
 
 app = CommandLine()
@@ -18,23 +18,23 @@ app = CommandLine()
 def serve(
     host: Annotated[str | None, typer.Option(help="address to listen on (PITSTOP_HOST; 127.0.0.1)")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="port to listen on, 0 for any (PITSTOP_PORT; 8787)")] = None,
-    database: Annotated[str | None, typer.Option(help="sqlite:///PATH or postgresql://... (PITSTOP_DATABASE)")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="where data lives (PITSTOP_DATA_DIR)")] = None,
+    database: Database = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Serve the API and the dashboard until stopped."""
     from service.server import ListenError, listen
     from service.server import serve as serve_until_stopped
-    from service.settings import SettingsError, load_settings
+    from service.settings import load_settings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for noisy in ("alembic", "httpx", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    try:
+    with usable():
         settings = load_settings(host=host, port=port, database=database, data_dir=data_dir)
-        listener = listen(settings.host, settings.port)
+        try:
+            listener = listen(settings.host, settings.port)
+        except ListenError as error:
+            raise UsageError(str(error)) from None
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-        typer.echo(f"pitstop: serving on http://{shown}:{listener.getsockname()[1]}, data in {settings.data_dir}", err=True)
-        if not serve_until_stopped(settings, listener):
-            raise typer.Exit(1)
-    except (SettingsError, ListenError) as error:
-        raise UsageError(str(error)) from None
+        ready = f"pitstop: serving on http://{shown}:{listener.getsockname()[1]}, data in {settings.data_dir}"
+        serve_until_stopped(settings, listener, lambda: typer.echo(ready, err=True))

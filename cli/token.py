@@ -11,34 +11,23 @@ from typing import Annotated, Any
 import typer
 
 from cli.commands import CommandLine
+from cli.database import Database, DataDir, store_of
 from cli.main import UsageError
 from rules.account import user_name
 
 app = CommandLine(help="Bearer tokens of the service.")
 
-Database = Annotated[str | None, typer.Option(help="sqlite:///PATH or postgresql://... (PITSTOP_DATABASE)")]
-DataDir = Annotated[Path | None, typer.Option(help="where data lives (PITSTOP_DATA_DIR)")]
 Name = Annotated[str, typer.Argument(help="the token's name")]
 
 
 @contextmanager
 def session_of(database: str | None, data_dir: Path | None) -> Iterator[Any]:
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from service.access import TokenError
     from service.migration import migrate
-    from service.settings import SettingsError, load_settings
-    from service.store import DatabaseError, Store
 
-    try:
-        store = Store(load_settings(database=database, data_dir=data_dir).database_url)
+    with store_of(database, data_dir) as store:
         migrate(store)
         with store.writing() as session:
             yield session
-    except (SettingsError, DatabaseError, TokenError) as error:
-        raise UsageError(str(error)) from None
-    except SQLAlchemyError as error:
-        raise UsageError(f"the database cannot be used: {str(error).splitlines()[0]}") from None
 
 
 @app.command()

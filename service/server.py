@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -43,9 +44,17 @@ def listen(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """Told to stop, it lets waiting clients go at once and ends with status 0."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._app = app
+        self._ready = ready
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does, but what the application raises when it starts reaches the caller."""
+        with self.capture_signals():
+            async with self._app.router.lifespan_context(self._app):
+                self._ready()
+                await super().serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit and sig == signal.SIGINT:
@@ -56,8 +65,11 @@ class Server(uvicorn.Server):
             service.watch.close()
 
 
-def serve(settings: Settings, listener: socket.socket) -> bool:
-    """Serve until SIGTERM or SIGINT. False where the application could not start (its log says why)."""
+def serve(settings: Settings, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `ready` is called once the application has started.
+
+    Raises SettingsError, TokenError, DatabaseError, SQLAlchemyError or PackError where it cannot start.
+    """
     # Kept lines are for the service's own user.
     os.umask(0o077)
     app = create_app(settings)
@@ -70,8 +82,6 @@ def serve(settings: Settings, listener: socket.socket) -> bool:
         server_header=False,
         # A forwarded address is no proof of being on this machine; see service/gate.py.
         proxy_headers=False,
-        lifespan="on",
+        lifespan="off",
     )
-    server = Server(config, app)
-    server.run(sockets=[listener])
-    return server.started
+    Server(config, app, ready).run(sockets=[listener])

@@ -107,7 +107,7 @@ def check_place(file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DatabaseError(f"cannot use {file.parent}: {error.strerror or error}") from None
+        raise DatabaseError(f"cannot use {file.parent}: {error.strerror or error}; choose another with --data-dir") from None
     mounts = Path("/proc/self/mountinfo")
     kind = filesystem_of(file.parent.resolve(), mounts.read_text(errors="replace")) if mounts.exists() else ""
     if kind in NETWORK_FILESYSTEMS:

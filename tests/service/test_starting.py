@@ -1,0 +1,44 @@
+"""`pitstop serve` under settings that cannot be used: one line that says which, exit status 2, nothing that seems to serve."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def mask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("PITSTOP_DATA_DIR", "/proc/self/status", "choose another with --data-dir"),
+        ("PITSTOP_DATABASE", "everything.sqlite", "not a URL: use sqlite:///PATH"),
+        ("PITSTOP_DATABASE", "mysql://localhost/pitstop", "mysql is not supported"),
+        ("PITSTOP_DATABASE", "postgresql://127.0.0.1:1/pitstop", "the database cannot be used"),
+        ("PITSTOP_BOOTSTRAP_TOKEN_FILE", "/no/such/file", "PITSTOP_BOOTSTRAP_TOKEN_FILE: cannot read"),
+        ("PITSTOP_RULES_DIR", "/no/such/folder", "/no/such/folder: cannot read the packs"),
+        ("PITSTOP_NOTIFY_FILE", "/no/such/file", "PITSTOP_NOTIFY_FILE"),
+        ("PITSTOP_PORT", "eighty", "PITSTOP_PORT"),
+        ("PITSTOP_LOG_DAYS", "-1", "PITSTOP_LOG_DAYS"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_told_in_one_line(
+    variable: str, value: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PITSTOP_PORT", "0")
+    monkeypatch.setenv("PITSTOP_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit) as ended:
+        run(["serve"])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and message in told and told.count("\n") == 1
