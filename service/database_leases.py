@@ -28,6 +28,7 @@ from service.store import Clock, Store
 from service.store.accounts import NodeHeat
 from service.store.database import insert_or_add
 from service.store.jobs import Node
+from service.store.together import Together
 
 __all__ = ["DatabaseLeases", "Renewal", "gathered", "newest"]
 
@@ -135,6 +136,8 @@ class DatabaseLeases:
         self._held: dict[str, Renewal] = {}
         # By node and agent: several agents of one node, of different jobs, renew one lease.
         self._compared: dict[tuple[str, str | None], Compared] = {}
+        # A whole cluster may start at once.
+        self._additions = Together(self._store_reports)
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._stopping = asyncio.Event()
@@ -161,9 +164,7 @@ class DatabaseLeases:
             until = session.scalar(select(Node.lease_until).where(Node.id == report.node))
         introduced = key in self._compared or (stored is not None and stored.agent_id == report.agent_id)
         if not (introduced and adds_nothing(report, stored)):
-            with self._store.writing() as session:
-                store_report(session, report, renewal.at)
-                write_renewals(session, [renewal], self._ttl_seconds, renewal.at)
+            self._additions.put((report, renewal))
         else:
             self._hold(renewal)
             if until is None or until < renewal.at:
@@ -172,6 +173,12 @@ class DatabaseLeases:
         if len(self._compared) >= REMEMBERED_AGENTS:
             self._compared.clear()
         self._compared[key] = Compared(report, renewal.at, renewal.at)
+
+    def _store_reports(self, additions: Sequence[tuple[NodeReport, Renewal]]) -> None:
+        with self._store.writing() as session:
+            for report, renewal in sorted(additions, key=lambda addition: addition[0].node):
+                store_report(session, report, renewal.at)
+            write_renewals(session, [renewal for _, renewal in additions], self._ttl_seconds, self._clock())
 
     def _hold(self, renewal: Renewal) -> None:
         with self._lock:
