@@ -61,6 +61,7 @@ from service.driver_calls import DriverCalls
 from service.duties import Duties, Duty
 from service.eventstream import EventWatch
 from service.gate import Gate
+from service.heartbeats import Heartbeats
 from service.ingest.intake import Intake
 from service.ingest.matching import MatcherPool
 from service.ingest.writer import ChunkWriter
@@ -86,6 +87,7 @@ from service.reconfigurations import Reconfigurations
 from service.recoveries import Recoveries
 from service.retention import Retention, Storage
 from service.settings import Settings, SettingsError
+from service.short_way import ShortWay
 from service.silences import begin_silences
 from service.site_drivers import load_drivers
 from service.slurm_calls import SlurmCalls
@@ -106,7 +108,10 @@ MEMORY_SECONDS = 2.0
 ACCOUNTS_SECONDS = 10.0
 WEEKLY_SECONDS = 600.0
 PLANS_SECONDS = 2.0
+# In the order in which they are looked through: most requests are of nodes and jobs.
 ROUTES = (
+    nodes,
+    jobs,
     accounts,
     actions,
     alerts,
@@ -119,11 +124,9 @@ ROUTES = (
     fleet,
     health,
     incidents,
-    jobs,
     joins,
     localizations,
     logs,
-    nodes,
     plans,
     silences,
     slurm,
@@ -164,7 +167,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         returns = NodeReturns(store, clock, drivers)
         calls = DriverCalls(store, clock, returns)
         etcd = open_etcd(settings)
-        rows = DatabaseLeases(store, clock, settings.lease_seconds)
+        rows, heartbeats = DatabaseLeases(store, clock, settings.lease_seconds), Heartbeats(store, clock)
         leases = LeaseWatch(store, clock, rows if etcd is None else etcd, lambda: duties.held)
         diagnose = Diagnoses(store, pool, metrics, clock, leases.reviewed).of_incident
         localizer = Localizations(store, clock)
@@ -179,7 +182,8 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         if drivers.slurm is not None:
             chores.append(SlurmCalls(store, clock, recoveries, drivers.slurm).work)
         supervisor = Supervisor(recoveries, chores)
-        service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, localizer, planner, rows, clock)
+        kept = rows, heartbeats
+        service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, localizer, planner, *kept, clock)
         retention = Retention(store, settings, clock)
         client, no_model = open_client(settings, clock)
         memories = Memories(store, clock, no_model or "asked next")
@@ -214,7 +218,18 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         app.state.pitstop = service
         filters = None if client is None else LogFilters(store, clock, client, pool, learning)
         model = ModelThread(opinions, lambda: duties.held, (lambda: None) if filters is None else filters.work)
-        parts: list[Part] = [service.watch, service.supervisor, localizer, duties, leases, rows, storage, model, learnt]
+        parts: list[Part] = [
+            service.watch,
+            service.supervisor,
+            localizer,
+            duties,
+            leases,
+            rows,
+            heartbeats,
+            storage,
+            model,
+            learnt,
+        ]
         if etcd is not None:
             service.heard = etcd.heard
             parts.append(etcd)
@@ -235,6 +250,8 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     declare_refusals(app)
     doors = (logs.LOGS_PATH, logs.LOKI_PATH, logs.OTLP_PATH, logs.DIAGNOSE_PATH)
     limits = dict.fromkeys((*doors, alerts.PATH), settings.max_body_bytes)
+    short = {("nodes", "lease"): nodes.renew_in_memory, ("jobs", "heartbeat"): jobs.hold_heartbeat}
+    app.add_middleware(ShortWay, answers=short)
     app.add_middleware(Gate, limits=limits, doors=frozenset(doors), max_held_bytes=settings.max_waiting_bytes)
     for module in ROUTES:
         app.include_router(module.router)

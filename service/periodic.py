@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from sqlalchemy.exc import SQLAlchemyError
 
 __all__ = ["repeat"]
@@ -19,9 +19,11 @@ async def repeat(work: Callable[[], object], seconds: float, stopping: asyncio.E
 
     A database that does not answer is reported under the words of `trouble` and asked again; anything else ends the loop.
     """
+    # However many requests wait for the database in the threads that they share, this goes on.
+    thread = CapacityLimiter(1)
     while not stopping.is_set():
         try:
-            await to_thread.run_sync(work)
+            await to_thread.run_sync(work, limiter=thread)
         except SQLAlchemyError as error:
             log.warning("%s: %s", trouble, str(error).splitlines()[0])
         try:

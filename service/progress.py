@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service.store.accounts import GenerationRow
 from service.store.jobs import Job, Node
 
-__all__ = ["Sighting", "note_generation", "note_last_step", "note_sightings"]
+__all__ = ["Sighting", "add_generation", "note_generation", "note_last_step", "note_sightings"]
 
 # A rank in one of these is busy with something that takes as long as it takes, and lives.
 LONG_SECTIONS = frozenset({"checkpoint", "evaluation"})
@@ -21,8 +21,10 @@ LONG_SECTIONS = frozenset({"checkpoint", "evaluation"})
 class Sighting:
     """What a heartbeat says of one rank. `completed`: steps that it has finished; `age_seconds`: since it last got anywhere."""
 
-    step: int | None
-    running: bool
+    rank: int
+    state: str
+    step: int | None = None
+    loss: float | None = None
     completed: int | None = None
     step_seconds: float | None = None
     age_seconds: float | None = None
@@ -44,6 +46,7 @@ def note_generation(
 
 
 def add_generation(session: Session, job: Job, number: int, attempt: int, gpus: int, started_at: float) -> GenerationRow:
+    """The row of a generation that is not stored yet, of `gpus` GPUs."""
     reached = select(func.max(GenerationRow.last_step)).where(GenerationRow.job == job.name, GenerationRow.number < number)
     row = GenerationRow(
         job=job.name, number=number, attempt=attempt, gpus=gpus, started_at=started_at, behind_step=session.scalar(reached)
@@ -59,12 +62,9 @@ def note_last_step(session: Session, job: str, number: int, step: int | None) ->
         row.last_step = max(row.last_step, step)
 
 
-def note_sightings(session: Session, job: Job, number: int, attempt: int, seen: Sequence[Sighting], now: float) -> None:
+def note_sightings(row: GenerationRow, seen: Sequence[Sighting], now: float) -> None:
     """What ranks of one node say of themselves. Training is synchronous: the slowest of them is where the job is."""
-    row = session.get(GenerationRow, (job.name, number))
-    if row is None:
-        row = add_generation(session, job, number, attempt, job.ranks, now)
-    stepping = [sighting for sighting in seen if sighting.running and sighting.step is not None and sighting.step >= 0]
+    stepping = [sighting for sighting in seen if sighting.state != "exited" and sighting.step is not None and sighting.step >= 0]
     if not stepping:
         return
     slowest = min(stepping, key=lambda sighting: sighting.step or 0)

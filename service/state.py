@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 
 from service.database_leases import DatabaseLeases
 from service.eventstream import EventWatch
+from service.heartbeats import Heartbeats
 from service.ingest.intake import Intake
 from service.ingest.matching import MatcherPool
 from service.localizations import Localizations
@@ -39,6 +40,7 @@ class Service:
     localizations: Localizations
     plans: Plans
     leases: DatabaseLeases
+    heartbeats: Heartbeats
     clock: Clock = time.time
     checks: dict[str, Callable[[], str]] = field(default_factory=dict)
     reports: dict[str, Callable[[], Any]] = field(default_factory=dict)

@@ -120,7 +120,7 @@ def _store(service: Service, principal: Principal, name: str, body: FailureDocum
         vouched=bool(nodes) and all(principal.vouches_for(node) for node in nodes),
         document=body.model_dump(exclude={"idempotency_key"}),
     )
-    with service.store.writing() as session:
+    with service.heartbeats.settled(name), service.store.writing() as session:
         launched_job(session, name, principal)
         note_last_step(session, name, report.generation, report.last_step)
         return service.recoveries.report(session, report).id, service.watch.last_id

@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.access import Principal, PrincipalDependency, Right, Role, allow
 from service.api.documents import attempt_document, job_document, listing, offset_of, rank_state_document
+from service.heartbeats import Heartbeat, store_heartbeats
 from service.placements import tell_taken_back
 from service.problems import Problem, conflict
-from service.progress import Sighting, note_generation, note_sightings
+from service.progress import Sighting, note_generation
 from service.slurm_words import note_slurm_job
-from service.state import ServiceDependency
+from service.state import Service, ServiceDependency
 from service.store.accounts import GenerationRow
 from service.store.events import publish_event
-from service.store.jobs import Attempt, Job, RankState, current_attempt, find_attempt, rank_states
+from service.store.jobs import Attempt, Job, current_attempt, find_attempt, rank_states
 
-__all__ = ["JobName", "job_or_404", "launched_job", "router"]
+__all__ = ["JobName", "hold_heartbeat", "job_or_404", "launched_job", "router"]
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
@@ -107,7 +108,7 @@ class RankReport(Report):
     section: Annotated[str, Field(max_length=32)] | None = None
 
 
-class Heartbeat(Report):
+class HeartbeatReport(Report):
     attempt: Count
     generation: Count
     node: Name | None = None
@@ -124,9 +125,14 @@ def job_or_404(session: Session, name: str) -> Job:
     return job
 
 
+def launches_for(principal: Principal, project: str | None) -> bool:
+    """Not where a launcher's token is bound to other projects."""
+    return principal.role is not Role.LAUNCHER or principal.bound_to(project)
+
+
 def check_project(principal: Principal, project: str | None) -> None:
-    """403 where a launcher's token is bound to other projects."""
-    if principal.role is Role.LAUNCHER and not principal.bound_to(project):
+    """403 where the caller does not launch for `project`."""
+    if not launches_for(principal, project):
         raise Problem(403, f"the token {principal.name!r} launches only for project {' or '.join(principal.binding)}")
 
 
@@ -151,7 +157,7 @@ def register_job(
     now = service.clock()
     fields = body.model_dump(exclude={"job", "scheduler"}, exclude_unset=True)
     check_project(principal, body.project)
-    with service.store.writing() as session:
+    with service.heartbeats.settled(body.job), service.store.writing() as session:
         job = session.get(Job, body.job)
         if job is not None:
             check_project(principal, job.project)
@@ -214,7 +220,7 @@ def get_job(job: JobName, service: ServiceDependency) -> dict[str, Any]:
 @router.patch("/{job}", operation_id="changeJob", dependencies=[Depends(allow(Right.LAUNCH))])
 def change_job(job: JobName, body: JobChange, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """Change what the owner may change; what is not named stays."""
-    with service.store.writing() as session:
+    with service.heartbeats.settled(job), service.store.writing() as session:
         row = launched_job(session, job, principal)
         if "project" in body.model_fields_set:
             check_project(principal, body.project)
@@ -237,7 +243,7 @@ def report_attempt(
 ) -> dict[str, Any]:
     """An attempt began, or re-formed under a new generation. A generation below the job's own is refused."""
     now = service.clock()
-    with service.store.writing() as session:
+    with service.heartbeats.settled(job), service.store.writing() as session:
         row = launched_job(session, job, principal)
         if body.generation < row.generation:
             raise Problem(409, f"generation {body.generation} is over: {job} is at {row.generation}", generation=row.generation)
@@ -273,39 +279,77 @@ def report_attempt(
         return attempt_document(attempt)
 
 
-@router.post("/{job}/heartbeat", operation_id="reportHeartbeat", dependencies=[Depends(allow(Right.LAUNCH))])
-def report_heartbeat(job: JobName, body: Heartbeat, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
-    """What the ranks of one node are doing; with `ended`, that the job is over. One of an older generation changes nothing."""
+def heartbeat_of(job: str, body: HeartbeatReport, now: float) -> Heartbeat:
+    seen = tuple(
+        Sighting(
+            rank=said.rank,
+            state=said.state,
+            step=said.step,
+            loss=said.loss,
+            completed=said.completed,
+            step_seconds=said.step_seconds,
+            age_seconds=said.age_seconds,
+            section=said.section,
+        )
+        for said in body.ranks
+    )
+    return Heartbeat(job, body.attempt, body.generation, body.node, seen, now)
+
+
+def hold_heartbeat(service: Service, principal: Principal, job: str, body: bytes) -> dict[str, Any] | None:
+    """The answer to a heartbeat that has only steps and times to tell; None where it has to be looked into."""
     now = service.clock()
-    with service.store.writing() as session:
+    standing = service.heartbeats.standing(job, now)
+    if standing is None or Right.LAUNCH not in principal.rights or not launches_for(principal, standing.project):
+        return None
+    try:
+        report = HeartbeatReport.model_validate_json(body)
+    except ValidationError:
+        return None
+    if report.ended or report.generation != standing.generation or not service.heartbeats.hold(heartbeat_of(job, report, now)):
+        return None
+    return {"generation": standing.generation, "accepted": True, "state": standing.state}
+
+
+@router.post("/{job}/heartbeat", operation_id="reportHeartbeat", dependencies=[Depends(allow(Right.LAUNCH))])
+def report_heartbeat(
+    job: JobName, body: HeartbeatReport, service: ServiceDependency, principal: PrincipalDependency
+) -> dict[str, Any]:
+    """What the ranks of one node are doing; with `ended`, that the job is over. One of an older generation changes nothing."""
+    heartbeat = heartbeat_of(job, body, service.clock())
+    standing = service.heartbeats.look_up(job)
+    if standing is None or standing.state != "running" or standing.generation != body.generation or body.ended:
+        return change_by_heartbeat(service, principal, heartbeat, body.ended, body.exit_status)
+    check_project(principal, standing.project)
+    service.heartbeats.add(heartbeat)
+    return {"generation": standing.generation, "accepted": True, "state": standing.state}
+
+
+def change_by_heartbeat(
+    service: Service, principal: Principal, heartbeat: Heartbeat, ended: bool, exit_status: int | None
+) -> dict[str, Any]:
+    """Store a heartbeat that changes its job: that it runs, is of another generation, or is over."""
+    job, now = heartbeat.job, heartbeat.at
+    with service.heartbeats.settled(job), service.store.writing() as session:
         row = launched_job(session, job, principal)
-        if body.generation < row.generation:
+        if heartbeat.generation < row.generation:
             return {"generation": row.generation, "accepted": False, "state": row.state}
-        if body.generation > row.generation:
+        if heartbeat.generation > row.generation:
             # Whatever ended before, this lives.
             row.ended_at = row.exit_status = None
-        row.generation = body.generation
-        row.heartbeat_at = now
-        for report in body.ranks:
-            fields = report.model_dump(exclude={"completed", "section"})
-            session.merge(
-                RankState(job=job, attempt=body.attempt, generation=body.generation, node=body.node, heard_at=now, **fields)
-            )
-        seen = [
-            Sighting(running=report.state != "exited", **report.model_dump(exclude={"rank", "loss", "state"}))
-            for report in body.ranks
-        ]
-        note_sightings(session, row, body.generation, body.attempt, seen, now)
+        row.generation = heartbeat.generation
+        session.flush()
+        store_heartbeats(session, {job: row}, [heartbeat])
         state = row.state
-        if body.ended:
+        if ended:
             row.ended_at = now
-            row.exit_status = body.exit_status
-            row.state = "ended" if body.exit_status == 0 else "failed"
-            attempt = find_attempt(session, job, body.attempt)
+            row.exit_status = exit_status
+            row.state = "ended" if exit_status == 0 else "failed"
+            attempt = find_attempt(session, job, heartbeat.attempt)
             if attempt is not None:
                 attempt.ended_at = now
-            generation = session.get(GenerationRow, (job, body.generation))
-            if generation is not None and body.exit_status == 0:
+            generation = session.get(GenerationRow, (job, heartbeat.generation))
+            if generation is not None and exit_status == 0:
                 generation.done_at = now
         elif row.state == "registered":
             row.state = "running"

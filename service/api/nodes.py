@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from anyio import to_thread
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -17,10 +16,10 @@ from service.database_leases import Renewal
 from service.implications import lemons
 from service.node_reports import NodeReport, ReportedGpu
 from service.problems import Problem
-from service.state import ServiceDependency
+from service.state import Service, ServiceDependency
 from service.store.jobs import Node, NodeAlias
 
-__all__ = ["NodeName", "check_node", "router"]
+__all__ = ["NodeName", "check_node", "renew_in_memory", "router"]
 
 router = APIRouter(prefix="/api/v1/nodes", tags=["nodes"])
 
@@ -75,16 +74,32 @@ def renewal_of(node: str, body: Lease, now: float) -> Renewal:
     return Renewal(node, now, body.clock - now, now if body.probes is not None else None, heat)
 
 
-# A coroutine, because FastAPI runs plain functions in threads: most renewals touch memory only.
+def renew_in_memory(service: Service, principal: Principal, node: str, body: bytes) -> dict[str, Any] | None:
+    """The answer to a renewal that says nothing new; None where it has to be looked into."""
+    if Right.NODE not in principal.rights or not principal.bound_to(node):
+        return None
+    try:
+        lease = Lease.model_validate_json(body)
+    except ValidationError:
+        return None
+    now = service.clock()
+    if not service.leases.renewed(reported(node, lease), renewal_of(node, lease, now)):
+        return None
+    service.heard(node)
+    return lease_document(service, now)
+
+
 @router.post("/{node}/lease", operation_id="renewLease", dependencies=[Depends(allow(Right.NODE))])
-async def renew_lease(node: NodeName, body: Lease, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
+def renew_lease(node: NodeName, body: Lease, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """The agent of `node` is alive. The answer says for how long that holds, and what time it is here."""
     check_node(principal, node)
     service.heard(node)
     now = service.clock()
-    report, renewal = reported(node, body), renewal_of(node, body, now)
-    if not service.leases.renewed(report, renewal):
-        await to_thread.run_sync(service.leases.register, report, renewal)
+    service.leases.register(reported(node, body), renewal_of(node, body, now))
+    return lease_document(service, now)
+
+
+def lease_document(service: Service, now: float) -> dict[str, Any]:
     return {"ttl_seconds": service.settings.lease_seconds, "time": now}
 
 

@@ -22,6 +22,7 @@ from sqlalchemy import (
     Select,
     create_engine,
     event,
+    or_,
     text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -50,6 +51,8 @@ BigId = BigInteger().with_variant(Integer, "sqlite")
 
 BUSY_TIMEOUT_SECONDS = 30
 NAMED_AT_ONCE = 10_000
+# What is dated later than now by more than this was written by a clock that was moved back since.
+CLOCK_MOVED_SECONDS = 60.0
 # In a session's info: whether its transaction published events.
 PUBLISHED = "published_events"
 
@@ -196,13 +199,15 @@ def insert_or_add(
     added: Sequence[str] = (),
     replaced: Sequence[str] = (),
     raised: str | None = None,
+    newest: str | None = None,
 ) -> None:
     """Insert `rows`; where a row with the same `keys` exists, add to its `added` columns and overwrite its `replaced` ones.
 
-    `raised`: a column that only grows; a row in which it would not stays as it is.
+    `raised`: a column that only grows; a row in which it would not stays as it is. `newest`: a column of times; a row that is
+    newer stays as it is, unless by so much that a clock was moved back since.
     """
     dialect = session.get_bind().dialect.name
-    statement = adding_insert(dialect, table, tuple(keys), tuple(added), tuple(replaced), raised)
+    statement = adding_insert(dialect, table, tuple(keys), tuple(added), tuple(replaced), raised, newest)
     session.connection().execute(statement, list(rows))
 
 
@@ -214,6 +219,7 @@ def adding_insert(
     added: tuple[str, ...],
     replaced: tuple[str, ...],
     raised: str | None,
+    newest: str | None,
 ) -> Executable:
     """Built once for each kind of call: building takes longer than running."""
     statement: postgresql.Insert | sqlite.Insert
@@ -221,8 +227,11 @@ def adding_insert(
     columns = table.__table__.c
     changes = {name: columns[name] + statement.excluded[name] for name in added}
     changes |= {name: statement.excluded[name] for name in (*replaced, *([raised] if raised else ()))}
-    grows = None if raised is None else statement.excluded[raised] > columns[raised]
-    return statement.on_conflict_do_update(index_elements=[columns[name] for name in keys], set_=changes, where=grows)
+    held = None if raised is None else statement.excluded[raised] > columns[raised]
+    if newest is not None:
+        ahead = columns[newest] - statement.excluded[newest]
+        held = or_(ahead <= 0, ahead > CLOCK_MOVED_SECONDS)
+    return statement.on_conflict_do_update(index_elements=[columns[name] for name in keys], set_=changes, where=held)
 
 
 def hold_lock(session: Session, *names: str) -> None:

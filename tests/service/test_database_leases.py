@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import event, select
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from node.link import BEAT_SECONDS
@@ -28,7 +26,9 @@ from service.store.accounts import NodeHeat
 from service.store.events import events_after
 from service.store.jobs import Node
 from tests.service.postgres import postgres
+from tests.service.test_heartbeats import check_that_the_newest_stays
 from tests.service.test_leases import TTL, Time, kinds, renew
+from tests.service.transactions import commits
 
 HOUR = 3600.0
 LEASE: dict[str, Any] = {"boot_id": "b", "agent_id": "a", "clock": 1.0}
@@ -43,16 +43,6 @@ def beat(leases: DatabaseLeases, said: NodeReport, at: float, **fields: Any) -> 
     renewal = Renewal(said.node, at, 0.0, **fields)
     if not leases.renewed(said, renewal):
         leases.register(said, renewal)
-
-
-@contextmanager
-def commits(store: Store) -> Iterator[list[object]]:
-    """Every transaction that is committed meanwhile."""
-    seen: list[object] = []
-    note = seen.append
-    event.listen(store.engine, "commit", note)
-    yield seen
-    event.remove(store.engine, "commit", note)
 
 
 def row(store: Store, node: str) -> Node:
@@ -262,6 +252,7 @@ def test_postgresql_takes_the_same_statements() -> None:
         store = Store(url)
         migrate(store)
         check_heat_and_times(store)
+        check_that_the_newest_stays(store)
         time = Time(1000 * HOUR)
         renew(store, time, "n1", "n2")
         leases = DatabaseLeases(store, time, TTL)
