@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ import httpx2
 from cli.stories.stage import free_port
 
 START_SECONDS = 180.0
+ENTRY = (sys.executable, "-m", "pitstop_entry")
 
 
 @dataclass
@@ -28,6 +30,7 @@ class ServiceProcess:
     environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     host: str = "127.0.0.1"
+    program: Sequence[str] = ENTRY
 
     @property
     def url(self) -> str:
@@ -36,8 +39,7 @@ class ServiceProcess:
     def start(self) -> None:
         """Start, and wait until it answers."""
         log = (self.data_dir.parent / "service.log").open("ab")
-        command = [sys.executable, "-m", "pitstop_entry", "serve", "--host", self.host, "--port", str(self.port)]
-        command += ["--data-dir", str(self.data_dir)]
+        command = [*self.program, "serve", "--host", self.host, "--port", str(self.port), "--data-dir", str(self.data_dir)]
         self.process = subprocess.Popen(command, env=os.environ | self.environment, stdout=log, stderr=log)
         deadline = time.monotonic() + START_SECONDS
         # One client: making one takes longer than asking, and would slow down what it waits for.
