@@ -312,9 +312,9 @@ class Agent:
 
     def _take_over(self) -> None:
         """Find the ranks of the agent that died, and what happened to them since."""
-        care = self._state.care
+        care, formation = self._state.care, self._state.formation
         if self._crew is not None:
-            self._crew.expect(self._state.formation, self._own.node, care.generation)
+            self._crew.expect(formation, self._own.node, care.generation)
         alive = self._local.group.find(care.running)
         if care.phase in (Phase.STARTING, Phase.RESTARTING):
             # Nobody knows how far it had come: all of it again, under a generation that nobody used.
@@ -333,7 +333,9 @@ class Agent:
             self._state = replace(self._state, care=replace(care, kill_at=now))
         self._local.attend()
         self._say(f"took over {alive} of {care.ranks} ranks, generation {care.generation}")
-        self._report_attempt("takeover")
+        # One that another led is told of when those that go on have met: until then its nodes are those that they were.
+        if formation is None or formation.leader.node == self._own.node:
+            self._report_attempt("takeover")
 
     def _look(self) -> None:
         """What nobody tells us of: log lines, monitors, nodes that came back, and the end of a rank whose keeper died."""
