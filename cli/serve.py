@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Annotated
 
 import typer
@@ -24,11 +25,13 @@ def serve(
     """Serve the API and the dashboard until stopped."""
     from service.server import ListenError, listen
     from service.server import serve as serve_until_stopped
-    from service.settings import load_settings
+    from service.settings import load_settings, misspelt
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for noisy in ("alembic", "httpx", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    for name, meant in misspelt(os.environ).items():
+        logging.getLogger("pitstop.service").warning("%s is no setting; is %s meant?", name, meant)
     with usable():
         settings = load_settings(host=host, port=port, database=database, data_dir=data_dir)
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +13,11 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from rules.account import NoHome, state_folder
 from rules.identity import JOB_KEYS
 
-__all__ = ["Settings", "SettingsError", "load_settings"]
+__all__ = ["Settings", "SettingsError", "load_settings", "misspelt"]
 
 MEBIBYTE = 1024 * 1024
+# How alike two names are that differ by a slip, as difflib counts; the prefix, always alike, counts too.
+NEARLY = 0.93
 
 
 class SettingsError(ValueError):
@@ -23,7 +27,7 @@ class SettingsError(ValueError):
 class Settings(BaseSettings):
     """Read once, at the composition root (service/app.py); nothing below it reads the environment."""
 
-    model_config = SettingsConfigDict(env_prefix="PITSTOP_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="PITSTOP_", env_ignore_empty=True, extra="ignore", frozen=True)
 
     data_dir: Path = Field(default_factory=state_folder)
     host: str = "127.0.0.1"
@@ -79,9 +83,22 @@ class Settings(BaseSettings):
     def split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
+    @field_validator("port", mode="before")
+    @classmethod
+    def not_of_kubernetes(cls, value: object) -> object:
+        """Beside a Service of the name pitstop, Kubernetes tells its address under our name: tcp://ADDRESS:PORT."""
+        return cls.model_fields["port"].default if isinstance(value, str) and value.startswith("tcp://") else value
+
     @property
     def database_url(self) -> str:
         return self.database or f"sqlite:///{self.data_dir.absolute() / 'pitstop.sqlite'}"
+
+
+def misspelt(names: Iterable[str]) -> dict[str, str]:
+    """Those of `names` that are no setting but nearly are one, each with the setting that it resembles."""
+    known = [f"PITSTOP_{name.upper()}" for name in Settings.model_fields]
+    unknown = (name for name in names if name.startswith("PITSTOP_") and name not in known)
+    return {name: near[0] for name in unknown if (near := get_close_matches(name, known, n=1, cutoff=NEARLY))}
 
 
 def load_settings(**overrides: object) -> Settings:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
+from service.settings import load_settings, misspelt
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +43,28 @@ def test_a_setting_that_cannot_be_used_is_told_in_one_line(
         run(["serve"])
     told = capsys.readouterr().err
     assert ended.value.code == 2 and message in told and told.count("\n") == 1
+
+
+def test_what_kubernetes_says_of_a_service_named_pitstop_and_empty_variables_are_no_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PITSTOP_PORT", "tcp://10.0.171.239:8787")
+    monkeypatch.setenv("PITSTOP_PUBLIC_URL", "")
+    settings = load_settings(data_dir=tmp_path)
+    assert (settings.port, settings.public_url) == (8787, None)
+
+
+def test_a_variable_that_is_nearly_a_setting_is_taken_for_a_slip() -> None:
+    given = (
+        "PITSTOP_LOG_DAY",
+        "PITSTOP_PRT",
+        "PITSTOP_PORT",
+        "PITSTOP_SERVICE",
+        "PITSTOP_TOKEN_FILE",
+        "PITSTOP_JOB",
+        "PITSTOP_NODE",
+    )
+    assert misspelt((*given, "PITSTOP_SERVICE_HOST", "PITSTOP_SERVICE_PORT", "LOG_DAY")) == {
+        "PITSTOP_LOG_DAY": "PITSTOP_LOG_DAYS",
+        "PITSTOP_PRT": "PITSTOP_PORT",
+    }
