@@ -168,8 +168,8 @@ class Echo:
 
     def _show(self, final: bool) -> None:
         for path, rank in self._ranks.items():
-            prefix = f"[rank{rank}]: "
-            while texts := self._tails[path].read(final=final):
-                rest = memoryview((prefix + f"\n{prefix}".join(texts) + "\n").encode("utf-8", "replace"))
+            prefix = b"[rank%d]: " % rank
+            while block := self._tails[path].read_block(final=final):
+                rest = memoryview(prefix + block.removesuffix(b"\n").replace(b"\n", b"\n" + prefix) + b"\n")
                 while rest:
                     rest = rest[os.write(self._out, rest) :]

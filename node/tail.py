@@ -39,16 +39,21 @@ class FileTail:
             return 0
 
     def read(self, most_bytes: int = READ_BYTES, final: bool = False) -> list[str]:
+        """The lines of `read_block`. The first of them has the number `position.number` + 1, as it was before."""
+        block = self.read_block(most_bytes, final)
+        return block.removesuffix(b"\n").decode("utf-8", "replace").split("\n") if block else []
+
+    def read_block(self, most_bytes: int = READ_BYTES, final: bool = False) -> bytes:
         """The whole lines that were added, at most about `most_bytes`; `final`: also the last one without its line feed.
 
-        The first of them has the number `position.number` + 1, as it was before. A carriage return starts no line: it is a
-        progress bar's. A file that is not there yet has no lines; one that became shorter is read from its new beginning.
+        A carriage return starts no line: it is a progress bar's. A file that is not there yet has no lines; one that became
+        shorter is read from its new beginning.
         """
         size = self._size()
         if size < self.position.offset:
             self.position = Position()
         if size == self.position.offset:
-            return []
+            return b""
         room = max(most_bytes, MAX_LINE_BYTES)
         # A file object costs more than the call, and every rank's file is read several times a second.
         source = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -60,9 +65,7 @@ class FileTail:
         if end < len(block) and (len(block) - end >= MAX_LINE_BYTES or (final and len(block) < room)):
             end = len(block)
         if not end:
-            return []
-        texts = block[:end].decode("utf-8", "replace").split("\n")
-        if block[end - 1] == LINE_FEED:
-            texts.pop()
-        self.position = Position(self.position.offset + end, self.position.number + len(texts))
-        return texts
+            return b""
+        lines = block.count(b"\n", 0, end) + (block[end - 1] != LINE_FEED)
+        self.position = Position(self.position.offset + end, self.position.number + lines)
+        return block[:end]
