@@ -75,8 +75,11 @@ def test_a_thousand_renewals_of_one_second_are_one_transaction(store: Store) -> 
         assert set(session.execute(select(Node.seen_at, Node.lease_until))) == {(time.now, time.now + TTL)}
 
 
-def test_a_renewal_is_answered_while_another_transaction_writes_and_what_it_adds_is_not(client: TestClient) -> None:
+def test_a_renewal_is_answered_while_another_transaction_writes_and_what_it_adds_is_not(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service: Service = client.app.state.pitstop  # type: ignore[attr-defined]
+    monkeypatch.setattr(service.leases, "_ttl_seconds", HOUR)
     assert client.post("/api/v1/nodes/n1/lease", json=LEASE).status_code == 200
     with service.store.writing() as session:
         session.connection()

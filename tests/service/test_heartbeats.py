@@ -88,7 +88,8 @@ def test_a_rank_whose_state_changes_is_written_at_once_with_what_is_held(store: 
     assert steps(store, "a") == [7] * 4
 
 
-def test_a_heartbeat_is_answered_while_another_transaction_writes(client: TestClient) -> None:
+def test_a_heartbeat_is_answered_while_another_transaction_writes(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.heartbeats.KNOWN_SECONDS", HOUR)
     service: Service = client.app.state.pitstop  # type: ignore[attr-defined]
     client.post("/api/v1/jobs", json=JOB).raise_for_status()
     client.post("/api/v1/jobs/train/attempts", json=attempt(2)).raise_for_status()
