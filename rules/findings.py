@@ -25,10 +25,14 @@ class RankSpan:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Signals in reading order, the span of each rank, and what was read."""
+    """Signals in reading order, the span of each rank, and what was read.
+
+    `measured`: signals from numbers in routine lines, which speak only where no signal says what failed.
+    """
 
     signals: tuple[Signal, ...] = ()
     spans: Mapping[int, RankSpan] = field(default_factory=dict)
     inputs: tuple[Input, ...] = ()
     lines: int = 0
     last_lines: tuple[Line, ...] = ()
+    measured: tuple[Signal, ...] = ()

@@ -11,6 +11,7 @@ from detectors.reading.conditions import ConditionLog, Presence
 from detectors.reading.familiar import FamiliarShapes
 from detectors.reading.ledger import Entry, Ledger, Match, Tally
 from detectors.reading.lines import LineMaker
+from detectors.reading.losses import LossTail
 from detectors.reading.skew import StepPoint
 from detectors.reading.sources import LineReader
 from detectors.reading.spans import SpanTracker
@@ -23,7 +24,7 @@ from rules.matcher import Clause, Hit, Matcher
 from rules.pack import Mark, Rule, RuleRole
 from rules.shapes import ShapePatterns
 from rules.sightings import ConditionRun
-from rules.signal import Line
+from rules.signal import Line, Signal
 
 __all__ = ["LAST_LINES", "LogFindings", "LogScan"]
 
@@ -40,7 +41,8 @@ FRAME_PATIENCE = 500
 
 @dataclass(frozen=True, slots=True)
 class LogFindings:
-    """What one log gave. `deferred` hang on conditions over the whole input, to be judged when all of it is read."""
+    """What one log gave. `deferred` hang on conditions over the whole input, to be judged when all of it is read; `measured`
+    are not lines that a rule knows, but what the numbers in several show together."""
 
     entries: tuple[Entry, ...] = ()
     deferred: tuple[Entry, ...] = ()
@@ -50,6 +52,7 @@ class LogFindings:
     kept: int = 0
     points: tuple[StepPoint, ...] = ()
     lines: int = 0
+    measured: tuple[Signal, ...] = ()
 
 
 class LogScan:
@@ -72,6 +75,7 @@ class LogScan:
         self._steps = StepLog(matcher, maker)
         self._frames: dict[int | None, deque[Match]] = {}
         self._before: bytes | memoryview = b""
+        self._losses = LossTail(maker)
         self._tail: deque[tuple[int, bytes]] = deque(maxlen=LAST_LINES)
         self._kept = 0
         self._lines = 0
@@ -85,6 +89,7 @@ class LogScan:
         self._around.move(read_to, b"", self._before)
         self._look_for_steps(read_to - self._step_lines, read_to)
         self._steps.finish()
+        spike = self._losses.spike()
         report = self._compressor.report(self._maker.time, thinned=False) if self._compressor is not None else None
         return LogFindings(
             (*self._certain.entries(), *self._steps.entries()),
@@ -95,6 +100,7 @@ class LogScan:
             self._kept,
             tuple(self._steps.points),
             self._lines,
+            (spike,) if spike is not None else (),
         )
 
     def _block(self, view: memoryview, dense: bool) -> None:
@@ -115,6 +121,7 @@ class LogScan:
             if sifted.hits:
                 self._take(sifted.hits, first, data, sifted.hit_lines.__getitem__)
         self._settle(self._lines + 1)
+        self._losses.remember(data, self._lines + 1, dense)
         self._remember_end(data)
 
     def _note(self, runs: Sequence[ConditionRun], number: int) -> None:

@@ -114,6 +114,7 @@ def combine(parts: Sequence[SourceFindings], rules: Sequence[Rule]) -> Findings:
         spans={rank: span_in_true_time(span, offsets) for rank, span in spans.items()},
         inputs=tuple(part.source for part in parts if part.source.path),
         lines=sum(part.source.lines for part in parts),
+        measured=tuple(in_true_time(signal, offsets) for part in parts for signal in part.log.measured),
         last_lines=tuple(line for part in parts for line in part.log.last_lines)[-LAST_LINES * 4 :],
     )
 

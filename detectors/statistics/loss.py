@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 
 from detectors.statistics.judgement import Finding, Judgement
 from detectors.statistics.pace import spread
 
-__all__ = ["judge_finite", "judge_loss_spike", "judge_vanished"]
+__all__ = ["find_loss_spike", "judge_finite", "judge_loss_spike", "judge_vanished"]
 
 
 def judge_finite(values: Mapping[str, tuple[int, float]], rank: int | None = None) -> Judgement | None:
@@ -52,6 +52,31 @@ def judge_loss_spike(
     why = f"the loss jumped to {loss:.4g} at step {step} for {confirm} steps; {usual:.4g} before, limit {threshold:.4g}"
     # Of the steps between two that were reported nothing is known: the first of them may have been the bad one.
     return Judgement(Finding.LOSS_SPIKE, why, loss, threshold, step=step, since=finite[-confirm - 1][0] + 1)
+
+
+def find_loss_spike(
+    losses: Sequence[tuple[int, float]], *, confirm: int = 3, window: int = 32, least_window: int = 16, least_factor: float = 1.5
+) -> tuple[int, Judgement] | None:
+    """The first place in `losses` (step, loss; oldest first, every one finite) from which the loss is up to the end.
+
+    It is one where `judge_loss_spike` sees a jump and no later loss comes back under its limit.
+    """
+    lowest_to_end = list(accumulate((loss for _, loss in reversed(losses)), min))[::-1]
+    for onset in range(least_window, len(losses) - confirm + 1):
+        before = losses[max(0, onset - window) : onset]
+        # Nearly every place of a healthy run ends here.
+        if lowest_to_end[onset] <= least_factor * min(loss for _, loss in before) and lowest_to_end[onset] > 0:
+            continue
+        judgement = judge_loss_spike(
+            [*before, *losses[onset : onset + confirm]],
+            confirm=confirm,
+            window=window,
+            least_window=least_window,
+            least_factor=least_factor,
+        )
+        if judgement is not None and lowest_to_end[onset] > judgement.limit:
+            return onset, judgement
+    return None
 
 
 def judge_vanished(

@@ -7,6 +7,7 @@ that came first. Pure functions over frozen data: the same findings always give 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 
 from rules.diagnosis import Alternative, Diagnosis, Evidence, Source
@@ -39,8 +40,17 @@ def rank(findings: Findings, rules: Iterable[Rule] | None = None) -> Diagnosis:
     """The diagnosis of what `findings` show; `rules` are those that found the signals (the shipped packs if not given).
 
     `none` where nothing failed; `unknown` (SEV2, confidence under 0.5, with what to collect) where something failed and no line
-    says what.
+    says what. What was measured counts only in these two cases: it is never the root above a line that says what failed.
     """
+    diagnosis = ranked(findings, rules)
+    if not findings.measured or diagnosis.reason not in (NONE, UNKNOWN):
+        return diagnosis
+    measured = ranked(replace(findings, signals=(*findings.signals, *findings.measured)), rules)
+    return diagnosis if measured.reason in (NONE, UNKNOWN) else measured
+
+
+def ranked(findings: Findings, rules: Iterable[Rule] | None) -> Diagnosis:
+    """The diagnosis of the signals alone."""
     by_code = {rule.code: rule for rule in (shipped_rules() if rules is None else rules)}
     observations = arrange(findings, by_code)
     timeline = Timeline(observations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 
@@ -231,3 +232,25 @@ def test_without_rules_everything_is_kept() -> None:
 
 def test_an_empty_block_is_nothing() -> None:
     assert compressor([ROUTINE]).feed(b"").kept == b""
+
+
+@pytest.mark.parametrize("make", SIFTERS)
+def test_hits_that_are_certain_in_a_shape_are_told_of_lines_that_nobody_looks_at(
+    make: Callable[[int], Sifter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = [rule("fell", RuleRole.ROOT, "fell off"), rule("gpu", RuleRole.CONTEXT, r"gpu \d+ fell")]
+    compressed = compressor(rules, make(len(rules)))
+    looked_at: list[bytes] = []
+    scan = compressed._look_at
+
+    def look_at(lines: list[bytes]) -> tuple[list[int], dict[int, list[int]]]:
+        looked_at.extend(lines)
+        return scan(lines)
+
+    monkeypatch.setattr(compressed, "_look_at", look_at)
+    for line in [b"[%d] gpu %d fell off" % (number % 8, number) for number in range(10, 60)]:
+        sifted = compressed.feed(b"all is well\n" + line + b"\n")
+        expected = list(Matcher(rules).scan(b"all is well\n" + line + b"\n"))
+        assert (list(sifted.hits), sifted.hit_lines) == (expected, {1: line})
+    # A shape is learnt when it comes again.
+    assert len([line for line in looked_at if b"fell" in line]) == 2

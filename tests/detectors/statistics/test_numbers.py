@@ -6,7 +6,7 @@ import math
 import random
 
 from detectors.statistics.judgement import Finding, judgement_signal
-from detectors.statistics.loss import judge_finite, judge_loss_spike, judge_vanished
+from detectors.statistics.loss import find_loss_spike, judge_finite, judge_loss_spike, judge_vanished
 from detectors.statistics.pace import judge_progress, judge_slow_down, judge_stragglers
 from detectors.statistics.usage import judge_under_use
 from rules.signal import Role, Trust
@@ -123,3 +123,12 @@ def test_the_section_that_takes_most_beyond_its_share_comes_first() -> None:
 def test_an_idle_gpu_that_nothing_explains_has_too_little_to_do() -> None:
     (found,) = judge_under_use({"step": 100.0}, 100.0, gpu_utilisation=0.3)
     assert found.holding_back == "batch size"
+
+
+def test_the_place_is_found_from_which_the_loss_is_up_to_the_end() -> None:
+    healthy = [(step, 2.0 + 0.01 * (step % 5)) for step in range(100)]
+    onset, judgement = find_loss_spike([*healthy, *((step, 6.0) for step in range(100, 160))]) or (0, None)
+    assert onset == 100 and judgement is not None and judgement.finding is Finding.LOSS_SPIKE
+    assert find_loss_spike([*healthy, *((step, 6.0) for step in range(100, 160)), (160, 2.1)]) is None
+    assert find_loss_spike([*healthy, (100, 6.0), (101, 6.0)]) is None
+    assert find_loss_spike(healthy[:10]) is None
