@@ -16,8 +16,10 @@ def why_not() -> str | None:
     missing = [program for program in ("ip", "nft", "tc", "cc") if shutil.which(program) is None]
     if missing:
         return f"{missing[0]} is not installed"
-    made = subprocess.run(["ip", "netns", "add", "pitstop-try"], capture_output=True, text=True)
-    subprocess.run(["ip", "netns", "del", "pitstop-try"], capture_output=True)
+    # Another worker may be trying at this moment.
+    name = f"pitstop-try{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
     return None if made.returncode == 0 else f"no network namespace can be made: {made.stderr.strip()}"
 
 
