@@ -1,8 +1,7 @@
-"""The rules that ship with this service, and one rule whole."""
+"""The rules that this service reads logs with, and one rule whole."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
@@ -10,9 +9,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqlalchemy import select
 
 from rules.learnt import LEARNT_PREFIX
-from rules.pack import Rule, load_packs
 from rules.taxonomy import load_taxonomy
 from service.access import Right, allow
+from service.api.rules import known_rules, rules_about
 from service.dashboard.rendering import page
 from service.problems import Problem
 from service.state import ServiceDependency
@@ -23,25 +22,14 @@ __all__ = ["router"]
 router = APIRouter(include_in_schema=False, dependencies=[Depends(allow(Right.READ))])
 
 
-@cache
-def known_rules() -> dict[str, Rule]:
-    return {rule.code: rule for rule in load_packs()}
-
-
 @router.get("/rules")
-def rules_page(contains: Annotated[str, Query(max_length=100)] = "") -> HTMLResponse:
-    words = contains.lower().split()
-    rules = [
-        rule
-        for rule in known_rules().values()
-        if all(word in f"{rule.code} {rule.title} {rule.reason} {rule.role} {rule.pack}".lower() for word in words)
-    ]
-    return page("rules.html", rules=rules, total=len(known_rules()), contains=contains)
+def rules_page(service: ServiceDependency, contains: Annotated[str, Query(max_length=100)] = "") -> HTMLResponse:
+    return page("rules.html", rules=rules_about(service, contains), total=len(known_rules(service)), contains=contains)
 
 
 @router.get("/rules/{code}")
 def rule_page(code: str, service: ServiceDependency) -> Response:
-    rule = known_rules().get(code)
+    rule = known_rules(service).get(code)
     if rule is None and code.startswith(LEARNT_PREFIX):
         newest = select(CandidateRow.id).where(CandidateRow.code == code).order_by(CandidateRow.version.desc()).limit(1)
         with service.store.reading() as session:
