@@ -27,7 +27,11 @@ ALWAYS = {
     "503": "Overloaded, or the database is busy or gone: nothing was stored, send it again after Retry-After.",
 }
 OF_A_PATH = {"404": "There is nothing of that name."}
-OF_A_BODY = {"400": "The body cannot be read.", "413": "The body is larger than is taken."}
+OF_A_BODY = {
+    "400": "The body cannot be read.",
+    "413": "The body is larger than is taken.",
+    "415": "The body has a Content-Encoding that is not taken here.",
+}
 OF_VALUES = {"422": "A value is not what it may be."}
 RETRY_AFTER = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
 

@@ -74,7 +74,15 @@ async def on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = [{"loc": [str(part) for part in item["loc"]], "msg": item["msg"]} for item in error.errors()[:20]]
     first = found[0]
-    return answer(request, 422, f"{'.'.join(first['loc'])}: {first['msg']}", errors=found)
+    detail = f"{'.'.join(first['loc'])}: {first['msg']}"
+    if first["loc"] == ["body"] and not is_json(request.headers.get("content-type", "")):
+        detail = "body: send it as JSON, with Content-Type: application/json"
+    return answer(request, 422, detail, errors=found)
+
+
+def is_json(content_type: str) -> bool:
+    media = content_type.partition(";")[0].strip().lower()
+    return media == "application/json" or (media.startswith("application/") and media.endswith("+json"))
 
 
 async def on_busy_database(request: Request, error: Exception) -> Response:

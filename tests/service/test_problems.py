@@ -37,6 +37,20 @@ def test_an_error_is_a_problem_document(
     assert client.get("/api/v1/jobs").json()["total"] == 0
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/api/v1/jobs", "/api/v1/rules", "/nowhere"])
+def test_head_answers_as_get_does(client: TestClient, path: str) -> None:
+    shown = client.get(path)
+    asked = client.head(path)
+    assert (asked.status_code, asked.headers["content-type"]) == (shown.status_code, shown.headers["content-type"])
+
+
+def test_a_body_sent_as_something_else_than_plain_json_is_told_what_to_do(client: TestClient) -> None:
+    form = client.post("/api/v1/jobs", content=b'{"job": "train"}', headers={"content-type": "application/x-www-form-urlencoded"})
+    assert (form.status_code, "Content-Type: application/json" in form.json()["detail"]) == (422, True)
+    packed = client.post("/api/v1/jobs", content=b"...", headers={"content-encoding": "gzip"})
+    assert (packed.status_code, "without Content-Encoding" in packed.json()["detail"]) == (415, True)
+
+
 def test_a_body_that_grows_past_its_limit_unannounced_is_cut_off(client: TestClient) -> None:
     def chunks() -> Any:
         for _ in range(40):
