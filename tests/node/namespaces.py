@@ -73,8 +73,13 @@ class Namespaces:
         subprocess.run(["tc", "-n", self.namespace(node), "qdisc", "del", "dev", "eth0", "root"], capture_output=True)
         sh("ip", "-n", self.namespace(node), "link", "set", "eth0", "up")
 
-    def drop(self, node: str, rule: str) -> None:
-        """Drop packets that come in at `node`."""
+    def drop(self, node: str, rule: str, way: str = "input") -> None:
+        """Drop packets that come in at `node`, or go out there (`way` "output")."""
         self.inside(node, "nft", "add", "table", "ip", "t")
-        self.inside(node, "nft", "add chain ip t in { type filter hook input priority 0 ; }")
-        self.inside(node, "nft", f"add rule ip t in {rule} drop")
+        self.inside(node, "nft", f"add chain ip t {way} {{ type filter hook {way} priority 0 ; }}")
+        self.inside(node, "nft", f"add rule ip t {way} {rule} drop")
+
+    def part(self, node: str, *addresses: str) -> None:
+        """Let nothing pass between `node` and these addresses."""
+        self.drop(node, f"ip saddr {{ {', '.join(addresses)} }}")
+        self.drop(node, f"ip daddr {{ {', '.join(addresses)} }}", "output")
