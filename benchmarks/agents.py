@@ -120,7 +120,7 @@ class Agent:
 
     async def start_job(self) -> bool:
         """The first of a job's agents tells of it."""
-        if self.number % NODES_A_JOB:
+        if self.number % NODES_A_JOB or not self._fleet.talks:
             return True
         ranks = [
             {"rank": rank, "local_rank": rank % RANKS_A_NODE, "node": f"node-{self.number + rank // RANKS_A_NODE:04}", "pid": 1}
@@ -132,7 +132,7 @@ class Agent:
 
     async def live(self) -> None:
         """Register, and beat until all is over; like a real agent, which waits for its answers and then beats again."""
-        while not (await self.start_job() and await self.lease()):
+        while not (await self.start_job() and await self.lease()) and not self._fleet.over:
             await asyncio.sleep(BEAT_SECONDS)
         due = time.monotonic() + self.number / AGENTS * BEAT_SECONDS
         while not self._fleet.over:
@@ -207,7 +207,9 @@ def line(name: str, window: Window, share: float, seen: tuple[int, int, int, int
     silent, lost, commands, _ = seen
     counts = f"{len(window.heard)} | {len(window.seconds)} | {window.missed}"
     behind = 1e3 * quantile(window.behind, 0.99)
-    return f"| {name} | {counts} | {times} | {share:.0%} | {silent} | {lost} | {commands} | {behind:.0f} |"
+    row = f"| {name} | {counts} | {times} | {share:.0%} | {silent} | {lost} | {commands} | {behind:.0f} |"
+    print(row, flush=True)
+    return row
 
 
 @contextmanager
