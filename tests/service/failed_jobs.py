@@ -14,6 +14,7 @@ from rules.taxonomy import UNKNOWN, load_taxonomy
 from service.diagnoses import Diagnoses
 from service.incidents import FailureReport, apply_diagnosis, open_or_update_incident
 from service.state import Service
+from tests.node.peer import wait_for
 
 
 def service_of(client: TestClient) -> Service:
@@ -31,7 +32,14 @@ def send(client: TestClient, job: str, lines: Sequence[str], rank: int = 0) -> N
         {"job": job, "attempt": 0, "rank": rank, "path": f"rank{rank}.log", "number": number, "line": line}
         for number, line in enumerate(lines, 1)
     ]
-    assert client.post("/api/v1/logs", content="\n".join(map(json.dumps, sent))).status_code == 200
+    body = "\n".join(map(json.dumps, sent))
+
+    def status() -> int | None:
+        """None where there is no room for it now: agents send it again."""
+        code = client.post("/api/v1/logs", content=body).status_code
+        return None if code == 503 else code
+
+    assert wait_for(status) == 200
 
 
 def report(job: str, node: str = "node7", rank: int = 0) -> FailureReport:

@@ -49,7 +49,6 @@ def test_a_day_at_full_rate_stays_within_the_budget_and_every_incident_keeps_its
     application = create_app(settings, clock=clock, shared_pool=pool)
     with TestClient(application, base_url="http://localhost", client=("127.0.0.1", 50000)) as client:
         for hour in range(HOURS):
-            wait_for(lambda: has_room(client))
             incidents.append(fail(client, f"job{hour}", (f"step {hour}", ROOT, f"the end of hour {hour}")))
             for number in range(PUSHES_AN_HOUR):
                 clock.now += 3600 / PUSHES_AN_HOUR
