@@ -26,6 +26,7 @@ RETRY_SECONDS = 5.0
 # The end of a job waits this long for its last state to reach the disk.
 PERSIST_SECONDS = 300.0
 ASK_SECONDS = 2.0
+END_SECONDS = 10.0
 POLL_SECONDS = 0.05
 
 
@@ -87,11 +88,18 @@ class Hosting:
                 continue
             with contextlib.suppress(OSError, ValueError):
                 if self._drain(deadline - time.monotonic()):
-                    shutil.rmtree(self.staging, ignore_errors=True)
+                    self._give_back(present)
                     return
                 failed = "; ".join(self.status().get("errors", ())[-1:]) or "it took too long"
             time.sleep(POLL_SECONDS)
         self._say(f"what was staged last is not on disk ({failed or 'no answer'}); it stays in {self.staging}")
+
+    def _give_back(self, host: ProcessId) -> None:
+        """Remove the folder once its host has ended: until then it may write the seal of what is on disk already."""
+        deadline = time.monotonic() + END_SECONDS
+        while is_running(host) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        shutil.rmtree(self.staging, ignore_errors=True)
 
     def _drain(self, seconds: float) -> bool:
         """Raises OSError, ValueError while the host does not answer."""
