@@ -4,6 +4,7 @@ what must not raise an alarm.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
@@ -82,6 +83,11 @@ def test_rules_state_their_source_and_several_shapes(rule: Rule) -> None:
     assert rule.reference.startswith("https://")
     assert len(rule.examples.match) >= 2 or rule.all
     assert rule.examples.miss
+
+
+def test_what_to_gather_is_named_item_by_item_and_no_comma_cuts_one_in_two() -> None:
+    halves = re.compile(r"(?:which|who|whose|where|with|and|or|that|to)\b")
+    assert [(rule.code, item) for rule in load_packs() for item in rule.collect if halves.match(item)] == []
 
 
 def test_a_firmware_hang_is_the_root_of_the_engine_timeouts_that_follow() -> None:
