@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from service.problems import Problem
 from service.store import Store
 from service.store.access import Token, audit
+from service.store.database import pieces, select_in
 
 __all__ = [
     "LOCAL",
@@ -31,6 +32,7 @@ __all__ = [
     "authenticate",
     "bootstrap",
     "create_token",
+    "holders",
     "principal_of",
     "revoke_token",
     "rotate_token",
@@ -158,22 +160,25 @@ def revoke_token(session: Session, name: str, *, now: float, by: str) -> None:
 
 
 def authenticate(store: Store, secret: str, now: float) -> Principal | None:
-    """The holder of `secret`, or None where no valid token has it."""
+    """The holder of `secret`, or None where no valid token has it. Raises SQLAlchemyError."""
+    return holders(store, [secret], now).get(secret)
+
+
+def holders(store: Store, secrets: Iterable[str], now: float) -> dict[str, Principal]:
+    """The holders of those `secrets` that a valid token has. Raises SQLAlchemyError."""
+    digests = {digest_of(secret): secret for secret in secrets}
+    valid = select(Token).where(Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > now))
     with store.reading() as session:
-        token = session.scalar(
-            select(Token).where(
-                Token.digest == digest_of(secret),
-                Token.revoked_at.is_(None),
-                or_(Token.expires_at.is_(None), Token.expires_at > now),
-            )
-        )
-    if token is None:
-        return None
-    if token.last_used_at is None or now - token.last_used_at > LAST_USE_SECONDS:
+        tokens = list(select_in(session, valid, Token.digest, digests))
+    seldom = [token.id for token in tokens if token.last_used_at is None or now - token.last_used_at > LAST_USE_SECONDS]
+    if seldom:
         with store.writing() as session:
-            session.execute(update(Token).where(Token.id == token.id).values(last_used_at=now))
-    role = Role(token.role)
-    return Principal(token.name, RIGHTS[role], role, tuple(token.binding))
+            for some in pieces(seldom):
+                session.execute(update(Token).where(Token.id.in_(some)).values(last_used_at=now))
+    return {
+        digests[token.digest]: Principal(token.name, RIGHTS[Role(token.role)], Role(token.role), tuple(token.binding))
+        for token in tokens
+    }
 
 
 def bootstrap(store: Store, data_dir: Path, token_file: Path | None, now: float) -> Path | None:

@@ -42,6 +42,7 @@ from service.api import (
     slurm,
     trials,
 )
+from service.callers import Callers
 from service.dashboard import (
     evaluation_pages,
     evidence_page,
@@ -87,14 +88,16 @@ from service.problems import install_problems
 from service.reconfigurations import Reconfigurations
 from service.recoveries import Recoveries
 from service.retention import Retention, Storage
+from service.said_before import SaidBefore
 from service.settings import Settings, SettingsError
-from service.short_way import ShortWay
+from service.short_way import ShortWay, ShortWays
 from service.silences import begin_silences
 from service.site_drivers import load_drivers
 from service.slurm_calls import SlurmCalls
 from service.slurm_watch import SlurmWatch
 from service.state import Service
 from service.store import Clock, Store
+from service.store.together import Together
 from service.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -184,8 +187,9 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
         if drivers.slurm is not None:
             chores.append(SlurmCalls(store, clock, recoveries, drivers.slurm).work)
         supervisor = Supervisor(recoveries, chores)
-        kept = rows, heartbeats
-        service = Service(settings, store, watch, metrics, pool, intake, recoveries, supervisor, localizer, planner, *kept, clock)
+        callers = Callers(store, clock)
+        rooms = settings, store, watch, metrics, pool, intake, recoveries, supervisor, localizer, planner
+        service = Service(*rooms, rows, heartbeats, callers, Together(rows.register), SaidBefore(), clock)
         retention = Retention(store, settings, clock)
         client, no_model = open_client(settings, clock)
         memories = Memories(store, clock, no_model or "asked next")
@@ -228,6 +232,7 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
             leases,
             rows,
             heartbeats,
+            callers,
             storage,
             model,
             learnt,
@@ -253,7 +258,8 @@ def create_app(settings: Settings, clock: Clock = time.time, shared_pool: Matche
     doors = (logs.LOGS_PATH, logs.LOKI_PATH, logs.OTLP_PATH, logs.DIAGNOSE_PATH)
     limits = dict.fromkeys((*doors, alerts.PATH), settings.max_body_bytes)
     short = {("nodes", "lease"): nodes.renew_in_memory, ("jobs", "heartbeat"): jobs.hold_heartbeat}
-    app.add_middleware(ShortWay, answers=short)
+    app.state.short_ways = ShortWays(short)
+    app.add_middleware(ShortWay, ways=app.state.short_ways)
     app.add_middleware(Gate, limits=limits, doors=frozenset(doors), max_held_bytes=settings.max_waiting_bytes)
     for module in ROUTES:
         app.include_router(module.router)

@@ -3,47 +3,53 @@
 What a report adds to the store is there before its answer, and that a node is heard whose lease had run out; the time of a
 renewal alone is answered first and written later.
 This replica's judge sees it at once, in memory; the other replicas' see it through the rows, which are behind by no more than
-WRITE_SECONDS. Killed with -9, the service loses the renewals of its last WRITE_SECONDS. The time to live has to tolerate both:
-agents renew every second, so the row of a living node is at most 1.5 s old, of 2.5 that it has. After its own start the
-judge gives every lease its full time again (detectors/lease.py), so that what was lost makes nobody silent.
+WRITE_SECONDS and read again every READ_SECONDS. Killed with -9, the service loses the renewals of its last WRITE_SECONDS. The
+time to live has to tolerate all that: agents renew every second, so a living node was heard 2 s ago at most, of 2.5 that it has.
+After its own start the judge gives every lease its full time again (detectors/lease.py): what was lost makes nobody silent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from anyio import to_thread
-from sqlalchemy import Float, bindparam, func, or_, select, update
+from pydantic_core import to_json
+from sqlalchemy import JSON, Float, Select, String, Update, bindparam, cast, func, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from detectors.lease import Lease
-from service.node_reports import NodeReport, adds_nothing, store_report, stored_report
+from service.node_reports import NodeReport, adds_nothing, store_reports, stored_reports
 from service.periodic import repeat
 from service.store import Clock, Store
 from service.store.accounts import NodeHeat
 from service.store.database import insert_or_add
 from service.store.jobs import Node
-from service.store.together import Together
 
-__all__ = ["DatabaseLeases", "Renewal", "gathered", "newest"]
+__all__ = ["NO_HEAT", "Arrival", "DatabaseLeases", "Renewal", "gathered", "newest"]
 
 log = logging.getLogger("pitstop.leases")
 
 WRITE_SECONDS = 0.5
+# How old the rows of other replicas may be that are judged by.
+READ_SECONDS = 0.5
 # A shorter time to live would be used up between two writes.
 MOST_OF_LIFE = 0.4
 # What is stored of a node is compared with its reports anew this often: another replica may have stored something else.
 COMPARE_SECONDS = 60.0
 REMEMBERED_AGENTS = 20_000
+NO_HEAT: Mapping[int, float] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(NamedTuple):
     """That the agent of `node` was heard at `at`, by the service's clock, and what it said that changes all the time.
 
     `offset_seconds`: the agent's clock less the service's. `probes_at`: when probes were offered last. `heat`: how hot the
@@ -54,7 +60,7 @@ class Renewal:
     at: float
     offset_seconds: float
     probes_at: float | None = None
-    heat: Mapping[int, float] = field(default_factory=dict)
+    heat: Mapping[int, float] = NO_HEAT
 
 
 def gathered(before: Renewal | None, renewal: Renewal) -> Renewal:
@@ -64,7 +70,7 @@ def gathered(before: Renewal | None, renewal: Renewal) -> Renewal:
     heat = dict(before.heat)
     for hour, celsius in renewal.heat.items():
         heat[hour] = max(celsius, heat.get(hour, celsius))
-    return replace(renewal, probes_at=before.probes_at if renewal.probes_at is None else renewal.probes_at, heat=heat)
+    return renewal._replace(probes_at=before.probes_at if renewal.probes_at is None else renewal.probes_at, heat=heat)
 
 
 def newest(stored: Mapping[str, float], held: Mapping[str, float], now: float) -> dict[str, float]:
@@ -76,45 +82,43 @@ def newest(stored: Mapping[str, float], held: Mapping[str, float], now: float) -
     return times
 
 
-# A row that another replica renewed later stays, unless its time is one of a clock that was moved back since.
-RENEW = (
-    update(Node)
-    .where(
-        Node.id == bindparam("node"),
-        or_(Node.lease_until.is_(None), Node.lease_until < bindparam("until"), Node.lease_until > bindparam("latest")),
-    )
-    .values(
-        lease_until=bindparam("until"),
-        seen_at=bindparam("at"),
-        clock_offset_seconds=bindparam("offset"),
-        probes_at=func.coalesce(bindparam("offered_at", type_=Float), Node.probes_at),
-    )
-)
+@cache
+def renewing(dialect: str) -> tuple[Select[Any], Update]:
+    """Statements that lock the rows named in the document `rows`, and renew them: [node, at, until, offset, offered_at] each.
+
+    A row that another replica renewed later stays, unless its time is one of a clock that was moved back since: after `latest`.
+    """
+    rows = bindparam("rows", type_=String)
+    each = func.json_each(rows) if dialect == "sqlite" else func.json_array_elements(cast(rows, JSON))
+    given = each.table_valued("value")
+    at, until, offset, offered_at = (cast(given.c.value.op("->>")(field), Float) for field in range(1, 5))
+    named = Node.id == given.c.value.op("->>")(0)
+    # In one order everywhere: two replicas never wait for each other.
+    locking = select(Node.id).where(named).order_by(Node.id).with_for_update(of=Node)
+    older = or_(Node.lease_until.is_(None), Node.lease_until < until, Node.lease_until > bindparam("latest", type_=Float))
+    said = {"lease_until": until, "seen_at": at, "clock_offset_seconds": offset}
+    return locking, update(Node).where(named, older).values(**said, probes_at=func.coalesce(offered_at, Node.probes_at))
 
 
-def write_renewals(session: Session, renewals: Iterable[Renewal], ttl_seconds: float, now: float) -> None:
-    """Renew the rows of nodes that are stored, in one order everywhere: two replicas never wait for each other."""
-    ordered = sorted(renewals, key=lambda renewal: renewal.node)
-    rows = [
-        {
-            "node": renewal.node,
-            "until": renewal.at + ttl_seconds,
-            "latest": now + 2 * ttl_seconds,
-            "at": renewal.at,
-            "offset": renewal.offset_seconds,
-            "offered_at": renewal.probes_at,
-        }
-        for renewal in ordered
-    ]
-    if rows:
-        session.connection().execute(RENEW, rows)
+def write_renewals(session: Session, renewals: Collection[Renewal], ttl_seconds: float, now: float) -> None:
+    """Renew the rows of nodes that are stored."""
+    given = [[item.node, item.at, item.at + ttl_seconds, item.offset_seconds, item.probes_at] for item in renewals]
+    rows = to_json(given).decode()
+    dialect = session.get_bind().dialect.name
+    locking, renew = renewing(dialect)
+    if dialect != "sqlite":
+        session.execute(locking, {"rows": rows})
+    session.connection().execute(renew, {"rows": rows, "latest": now + 2 * ttl_seconds})
     heat = [
         {"node": renewal.node, "hour": hour, "highest_celsius": celsius}
-        for renewal in ordered
+        for renewal in sorted(renewals, key=lambda renewal: renewal.node)
         for hour, celsius in sorted(renewal.heat.items())
     ]
     if heat:
         insert_or_add(session, NodeHeat, heat, keys=("node", "hour"), raised="highest_celsius")
+
+
+Arrival = tuple[NodeReport, Renewal]
 
 
 @dataclass(slots=True)
@@ -126,6 +130,11 @@ class Compared:
     heard_at: float
 
 
+def agent_of(report: NodeReport) -> tuple[str, str | None]:
+    """Several agents of one node, of different jobs, renew one lease."""
+    return report.node, report.agent_id
+
+
 class DatabaseLeases:
     """The rows of the nodes, and the renewals that are not written yet. Safe to share between threads."""
 
@@ -134,55 +143,61 @@ class DatabaseLeases:
         self._clock = clock
         self._ttl_seconds = ttl_seconds
         self._held: dict[str, Renewal] = {}
-        # By node and agent: several agents of one node, of different jobs, renew one lease.
+        # When nodes were heard here lately, and what the rows said of all of them when they were read.
+        self._heard: dict[str, float] = {}
+        self._read: dict[str, float] = {}
+        self._read_at = -math.inf
         self._compared: dict[tuple[str, str | None], Compared] = {}
-        # A whole cluster may start at once.
-        self._additions = Together(self._store_reports)
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._stopping = asyncio.Event()
 
     def renewed(self, report: NodeReport, renewal: Renewal) -> bool:
         """Hold `renewal` where nothing but its time is new to the store; where not, False: `register` it."""
-        compared = self._compared.get((report.node, report.agent_id))
+        compared = self._compared.get(agent_of(report))
         if (
             compared is None
-            or compared.report != report
+            or (compared.report is not report and compared.report != report)
             or not 0 <= renewal.at - compared.at < COMPARE_SECONDS
             or not 0 <= renewal.at - compared.heard_at <= self._ttl_seconds
         ):
             return False
-        compared.heard_at = renewal.at
+        compared.report, compared.heard_at = report, renewal.at
         self._hold(renewal)
         return True
 
-    def register(self, report: NodeReport, renewal: Renewal) -> None:
-        """Compare `report` with the store, and write what it adds, durably. Raises SQLAlchemyError: then it is not stored."""
-        key = report.node, report.agent_id
+    def register(self, arrivals: Sequence[Arrival]) -> None:
+        """Compare reports with the store, and write what they add, durably. Raises SQLAlchemyError: then they are not stored."""
         with self._store.reading() as session:
-            stored = stored_report(session, report.node)
-            until = session.scalar(select(Node.lease_until).where(Node.id == report.node))
-        introduced = key in self._compared or (stored is not None and stored.agent_id == report.agent_id)
-        if not (introduced and adds_nothing(report, stored)):
-            self._additions.put((report, renewal))
-        else:
-            self._hold(renewal)
-            if until is None or until < renewal.at:
-                # Whoever else comes back meanwhile is in the same transaction, or in the next one.
-                self.write()
+            stored = stored_reports(session, (report.node for report, _ in arrivals))
+            until = {node: at for node, at in session.execute(select(Node.id, Node.lease_until)) if at is not None}
+        additions: list[Arrival] = []
+        returned = False
+        for report, renewal in sorted(arrivals, key=lambda arrival: arrival[0].node):
+            known = stored.get(report.node)
+            introduced = agent_of(report) in self._compared or (known is not None and known.agent_id == report.agent_id)
+            if introduced and adds_nothing(report, known):
+                self._hold(renewal)
+                returned = returned or until.get(report.node, 0.0) < renewal.at
+            else:
+                additions.append((report, renewal))
+        if additions:
+            with self._store.writing() as session:
+                store_reports(session, [(report, renewal.at) for report, renewal in additions])
+                write_renewals(session, [renewal for _, renewal in additions], self._ttl_seconds, self._clock())
+            with self._lock:
+                self._heard |= {renewal.node: renewal.at for _, renewal in additions}
+        if returned:
+            self.write()
         if len(self._compared) >= REMEMBERED_AGENTS:
             self._compared.clear()
-        self._compared[key] = Compared(report, renewal.at, renewal.at)
-
-    def _store_reports(self, additions: Sequence[tuple[NodeReport, Renewal]]) -> None:
-        with self._store.writing() as session:
-            for report, renewal in sorted(additions, key=lambda addition: addition[0].node):
-                store_report(session, report, renewal.at)
-            write_renewals(session, [renewal for _, renewal in additions], self._ttl_seconds, self._clock())
+        for report, renewal in arrivals:
+            self._compared[agent_of(report)] = Compared(report, renewal.at, renewal.at)
 
     def _hold(self, renewal: Renewal) -> None:
         with self._lock:
             self._held[renewal.node] = gathered(self._held.get(renewal.node), renewal)
+            self._heard[renewal.node] = renewal.at
 
     def write(self) -> None:
         """Write what is held, in one transaction. Raises SQLAlchemyError: then all of it is still held."""
@@ -202,11 +217,16 @@ class DatabaseLeases:
         """As of `now`. Raises SQLAlchemyError."""
         # Memory first: what is written meanwhile is then seen twice rather than not at all.
         with self._lock:
-            held = {node: renewal.at for node, renewal in self._held.items()}
-        with self._store.reading() as session:
-            rows = session.execute(select(Node.id, Node.lease_until)).all()
-        stored = {node: until - self._ttl_seconds for node, until in rows if until is not None}
-        return [Lease(node, at, self._ttl_seconds) for node, at in newest(stored, held, now).items()]
+            heard = dict(self._heard)
+        if not 0 <= now - self._read_at < READ_SECONDS:
+            with self._store.reading() as session:
+                rows = session.execute(select(Node.id, Node.lease_until)).all()
+            self._read, self._read_at = {node: until - self._ttl_seconds for node, until in rows if until is not None}, now
+            with self._lock:
+                # What is neither held nor fresh is in the rows by now.
+                held = {node: renewal.at for node, renewal in self._held.items()}
+                self._heard = {node: at for node, at in self._heard.items() if now - self._ttl_seconds < at} | held
+        return [Lease(node, at, self._ttl_seconds) for node, at in newest(self._read, heard, now).items()]
 
     async def run(self) -> None:
         """Write every WRITE_SECONDS until `close`, and then the rest."""

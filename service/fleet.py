@@ -34,12 +34,12 @@ def fleet_of(session: Session, now: float) -> Fleet:
     """Every node that an agent reported or people placed, what Pitstop took out, and what is planned."""
     limits = breaker_limits(session)
     places = {place.node: place for place in session.scalars(select(NodePlace))}
-    reported = {node.id: node for node in session.scalars(select(Node))}
+    reported = {name: (state, until) for name, state, until in session.execute(select(Node.id, Node.state, Node.lease_until))}
     nodes = {}
     for name in sorted({*places, *reported}):
-        place, node = places.get(name), reported.get(name)
-        by = None if node is None else {OUT: "pitstop", HELD: "others"}.get(node.state)
-        alive = node is not None and node.lease_until is not None and node.lease_until > now
+        place, (state, until) = places.get(name), reported.get(name, (None, None))
+        by = {OUT: "pitstop", HELD: "others"}.get(state or "")
+        alive = until is not None and until > now
         nodes[name] = NodeFacts(name, place.rack if place else None, by, bool(place and place.is_spare), alive)
     recent = select(NodeReturn).where(or_(NodeReturn.over.is_(False), NodeReturn.taken_at > now - limits.window_seconds))
     removals = tuple(

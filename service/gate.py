@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-import time
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
-import anyio
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.access import LOCAL, Principal, authenticate
+from service.access import LOCAL, Principal
 from service.problems import Problem, problem_response
 from service.state import Service
 
@@ -26,8 +24,6 @@ DOCUMENT_BYTES = 1024 * 1024
 OPEN_PATHS = frozenset(
     {"/healthz", "/readyz", "/login", "/static/pitstop.css", "/static/icon.svg", "/static/live.js", "/static/acts.js"}
 )
-CACHE_SECONDS = 5.0
-CACHED_TOKENS = 4096
 
 
 def host_name(host: str) -> str:
@@ -61,7 +57,6 @@ class Gate:
         self.doors = doors
         self.max_held_bytes = max_held_bytes
         self.held_bytes = 0
-        self._known: dict[str, tuple[float, Principal]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,7 +72,8 @@ class Gate:
             body.announce(headers.get("content-length"))
             if scope["path"] not in self.doors and headers.get("content-encoding", "identity").lower() != "identity":
                 raise Problem(415, "bodies are taken as they are here: send it without Content-Encoding")
-            scope.setdefault("state", {})["principal"] = await self.identify(scope, headers)
+            secret = bearer(headers)
+            scope.setdefault("state", {}).update(secret=secret, principal=await self.identify(scope, headers, secret))
         except Problem as problem:
             body.release()
             if problem.status_code == 401 and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
@@ -90,13 +86,12 @@ class Gate:
         finally:
             body.release()
 
-    async def identify(self, scope: Scope, headers: Headers) -> Principal:
+    async def identify(self, scope: Scope, headers: Headers, secret: str | None) -> Principal:
         service: Service = scope["app"].state.pitstop
         settings = service.settings
         origin = headers.get("origin")
         if origin is not None and scope["method"] not in ("GET", "HEAD") and urlsplit(origin).netloc != headers.get("host"):
             raise Problem(403, "a page of another origin may not act here")
-        secret = bearer(headers)
         if secret is not None:
             return await self.holder(service, secret)
         if scope["path"] in OPEN_PATHS:
@@ -112,19 +107,12 @@ class Gate:
         return LOCAL
 
     async def holder(self, service: Service, secret: str) -> Principal:
-        known = self._known.get(secret)
-        if known is not None and known[0] > time.monotonic():
-            return known[1]
         try:
-            principal = await anyio.to_thread.run_sync(authenticate, service.store, secret, service.clock())
+            principal = await service.callers.holder(secret)
         except SQLAlchemyError:
             raise Problem(503, "the database is busy or gone: send it again", headers={"Retry-After": "1"}) from None
         if principal is None:
-            self._known.pop(secret, None)
             raise Problem(401, "this token is not valid (any more)", headers={"WWW-Authenticate": 'Bearer error="invalid_token"'})
-        if len(self._known) >= CACHED_TOKENS:
-            self._known.clear()
-        self._known[secret] = (time.monotonic() + CACHE_SECONDS, principal)
         return principal
 
 

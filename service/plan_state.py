@@ -28,7 +28,7 @@ from service.store.plans import StepTime
 from service.store.recoveries import RecoveryRow
 from service.store.slurm import slurm_job_of
 
-__all__ = ["StoredCluster", "measure_step_times", "restricted", "stored_cluster"]
+__all__ = ["PLANNED", "StoredCluster", "measure_step_times", "restricted", "stored_cluster"]
 
 # Where nothing is known of a job's arithmetic, a rank is taken to do this much: 0.4 of an A100's peak at half precision.
 ASSUMED_FLOPS = 0.4 * 312e12
@@ -41,6 +41,8 @@ RESTART_SECONDS = 1_740.0
 HISTORY = 200
 # A step time that moves by less than this leaves plans as they are.
 DRIFT = 0.1
+# Jobs that a plan is made for.
+PLANNED = Job.state.in_(("running", "registered"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class _Running:
 
 def stored_cluster(session: Session, now: float) -> StoredCluster:
     """Every job that runs or waits to, on the nodes that can be used. Nodes are whole: jobs that share one are left out."""
-    jobs = session.scalars(select(Job).where(Job.state.in_(("running", "registered"))).order_by(Job.name)).all()
+    jobs = session.scalars(select(Job).where(PLANNED).order_by(Job.name)).all()
     known = []
     for job in jobs:
         attempt = current_attempt(session, job.name)

@@ -21,7 +21,7 @@ from recovery.planning.proposal import Proposal, propose, reason_of
 from recovery.planning.tasks import PlanError, running_seconds
 from service.pipeline_plans import PipelinePlans
 from service.placements import Outlook
-from service.plan_state import StoredCluster, measure_step_times, restricted, stored_cluster
+from service.plan_state import PLANNED, StoredCluster, measure_step_times, restricted, stored_cluster
 from service.situations import frozen, modes_of
 from service.store import Store
 from service.store.access import audit
@@ -74,6 +74,13 @@ class Plans:
     def work(self) -> None:
         """The duty: note step times, keep the table of the present state, and propose what its change asks for."""
         now = self.clock()
+        with self.store.reading() as session:
+            idle = session.scalar(select(Job.name).where(PLANNED).limit(1)) is None
+        if idle:
+            # A cluster of thousands of nodes is not read for nothing.
+            self._table, self._before, self._notes = None, None, ()
+            self.pipelines.prepare(())
+            return
         with self.store.writing() as session:
             measure_step_times(session, now)
         with self.store.reading() as session:

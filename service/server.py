@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.app import create_app
-from service.heads import BoundedHeads
+from service.known_heads import KnownHeads
 from service.settings import Settings
 from service.state import Service
 
@@ -20,6 +20,8 @@ __all__ = ["ListenError", "listen", "serve"]
 
 # Open event streams would otherwise hold the process for as long as their clients like.
 GRACE_SECONDS = 2
+# Longer than clients keep a connection that is not used, else one is closed here that a request is on its way over.
+IDLE_SECONDS = 75
 
 
 class ListenError(OSError):
@@ -75,8 +77,9 @@ def serve(settings: Settings, listener: socket.socket, ready: Callable[[], None]
     app = create_app(settings)
     config = uvicorn.Config(
         app,
-        http=BoundedHeads,
+        http=KnownHeads,
         timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=IDLE_SECONDS,
         log_level="warning",
         access_log=False,
         server_header=False,

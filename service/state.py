@@ -9,7 +9,8 @@ from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request
 
-from service.database_leases import DatabaseLeases
+from service.callers import Callers
+from service.database_leases import Arrival, DatabaseLeases
 from service.eventstream import EventWatch
 from service.heartbeats import Heartbeats
 from service.ingest.intake import Intake
@@ -18,8 +19,10 @@ from service.localizations import Localizations
 from service.metrics import Metrics
 from service.plans import Plans
 from service.recoveries import Recoveries
+from service.said_before import SaidBefore
 from service.settings import Settings
 from service.store import Clock, Store
+from service.store.together import Together
 from service.supervisor import Supervisor
 
 __all__ = ["Service", "ServiceDependency", "service_of"]
@@ -41,6 +44,10 @@ class Service:
     plans: Plans
     leases: DatabaseLeases
     heartbeats: Heartbeats
+    callers: Callers
+    # A whole cluster may start at once.
+    registrations: Together[Arrival]
+    said_before: SaidBefore
     clock: Clock = time.time
     checks: dict[str, Callable[[], str]] = field(default_factory=dict)
     reports: dict[str, Callable[[], Any]] = field(default_factory=dict)

@@ -12,10 +12,11 @@ from sqlalchemy.orm import Session
 
 from service.access import Principal, PrincipalDependency, Right, allow
 from service.api.documents import listing, node_document, offset_of
-from service.database_leases import Renewal
+from service.database_leases import NO_HEAT, Renewal
 from service.implications import lemons
 from service.node_reports import NodeReport, ReportedGpu
 from service.problems import Problem
+from service.said_before import Said
 from service.state import Service, ServiceDependency
 from service.store.jobs import Node, NodeAlias
 
@@ -42,9 +43,9 @@ class Lease(BaseModel):
 
     boot_id: Annotated[str, Field(min_length=1, max_length=64)]
     agent_id: Annotated[str, Field(min_length=1, max_length=64)]
-    aliases: list[Alias] = Field(default=[], max_length=64)
-    versions: dict[str, Annotated[str, Field(max_length=255)]] = Field(default={}, max_length=64)
-    gpus: list[GpuReport] = Field(default=[], max_length=64)
+    aliases: list[Alias] = Field(default_factory=list, max_length=64)
+    versions: dict[str, Annotated[str, Field(max_length=255)]] = Field(default_factory=dict, max_length=64)
+    gpus: list[GpuReport] = Field(default_factory=list, max_length=64)
     probes: Literal["gloo", "nccl"] | None = None
     clock: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 
@@ -68,34 +69,44 @@ def reported(node: str, body: Lease) -> NodeReport:
     return NodeReport(node, body.agent_id, body.boot_id, body.versions, frozenset(body.aliases) - {node}, known, body.probes)
 
 
-def renewal_of(node: str, body: Lease, now: float) -> Renewal:
+def said_in(node: str, body: Lease) -> Said:
     celsius = [gpu.celsius for gpu in body.gpus if gpu.celsius is not None]
-    heat = {int(now // 3600): max(celsius)} if celsius else {}
-    return Renewal(node, now, body.clock - now, now if body.probes is not None else None, heat)
+    return Said(reported(node, body), max(celsius, default=None))
+
+
+def renewal_of(said: Said, clock: float, now: float) -> Renewal:
+    heat = NO_HEAT if said.celsius is None else {int(now // 3600): said.celsius}
+    return Renewal(said.report.node, now, clock - now, now if said.report.probes is not None else None, heat)
 
 
 def renew_in_memory(service: Service, principal: Principal, node: str, body: bytes) -> dict[str, Any] | None:
     """The answer to a renewal that says nothing new; None where it has to be looked into."""
     if Right.NODE not in principal.rights or not principal.bound_to(node):
         return None
-    try:
-        lease = Lease.model_validate_json(body)
-    except ValidationError:
-        return None
+    known = service.said_before.read(node, body)
+    if known is None:
+        try:
+            lease = Lease.model_validate_json(body)
+        except ValidationError:
+            return None
+        known = said_in(node, lease), lease.clock
+        service.said_before.remember(node, body, known[0])
+    said, clock = known
     now = service.clock()
-    if not service.leases.renewed(reported(node, lease), renewal_of(node, lease, now)):
+    if not service.leases.renewed(said.report, renewal_of(said, clock, now)):
         return None
     service.heard(node)
     return lease_document(service, now)
 
 
 @router.post("/{node}/lease", operation_id="renewLease", dependencies=[Depends(allow(Right.NODE))])
-def renew_lease(node: NodeName, body: Lease, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
+async def renew_lease(node: NodeName, body: Lease, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
     """The agent of `node` is alive. The answer says for how long that holds, and what time it is here."""
     check_node(principal, node)
     service.heard(node)
     now = service.clock()
-    service.leases.register(reported(node, body), renewal_of(node, body, now))
+    said = said_in(node, body)
+    await service.registrations.put((said.report, renewal_of(said, body.clock, now)))
     return lease_document(service, now)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from service.database_leases import COMPARE_SECONDS, WRITE_SECONDS, DatabaseLeas
 from service.ingest.matching import MatcherPool
 from service.leases import LOOK_SECONDS, LeaseWatch
 from service.migration import migrate
-from service.node_reports import NodeReport, ReportedGpu, stored_report
+from service.node_reports import NodeReport, ReportedGpu, stored_reports
 from service.settings import Settings
 from service.state import Service
 from service.store import Store
@@ -42,7 +41,7 @@ def beat(leases: DatabaseLeases, said: NodeReport, at: float, **fields: Any) -> 
     """What the route does with a renewal."""
     renewal = Renewal(said.node, at, 0.0, **fields)
     if not leases.renewed(said, renewal):
-        leases.register(said, renewal)
+        leases.register([(said, renewal)])
 
 
 def row(store: Store, node: str) -> Node:
@@ -87,7 +86,7 @@ def test_a_renewal_is_answered_while_another_transaction_writes_and_what_it_adds
     news = LEASE | {"boot_id": "b2", "aliases": ["node-1"], "gpus": [{"serial": "S1", "index": 0}], "versions": {"driver": "550"}}
     client.post("/api/v1/nodes/n1/lease", json=news).raise_for_status()
     with service.store.reading() as session:
-        assert stored_report(session, "n1") == NodeReport(
+        assert stored_reports(session, ["n1"])["n1"] == NodeReport(
             "n1", "a", "b2", {"driver": "550"}, frozenset({"node-1"}), {"S1": ReportedGpu(None, "S1", None, 0)}
         )
         told = [item.kind for item in events_after(session, 0) if item.subject == "n1"]
@@ -209,8 +208,8 @@ def test_what_another_replica_stored_of_a_node_is_corrected_by_the_reports_that_
     beat(there, report("n1", gpus=moved), time.now)
     beat(here, report("n0", gpus=moved), time.now + COMPARE_SECONDS)
     with store.reading() as session:
-        stored = stored_report(session, "n0")
-    assert stored is not None and stored.gpus == moved
+        stored = stored_reports(session, ["n0"])["n0"]
+    assert stored.gpus == moved
 
 
 def test_what_could_not_be_written_is_held_until_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +280,7 @@ def test_a_node_is_heard_last_when_memory_or_store_says_last(stored: dict[str, f
 def test_a_renewal_takes_over_what_is_not_written_of_the_one_before() -> None:
     before = Renewal("n0", 1.0, 0.1, probes_at=1.0, heat={7: 80.0})
     after = Renewal("n0", 2.0, 0.2, heat={7: 70.0, 8: 75.0})
-    assert gathered(before, after) == replace(after, probes_at=1.0, heat={7: 80.0, 8: 75.0})
+    assert gathered(before, after) == after._replace(probes_at=1.0, heat={7: 80.0, 8: 75.0})
     assert gathered(None, after) == after
 
 

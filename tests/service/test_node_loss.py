@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -169,7 +169,7 @@ LEASE = Lease("n2", 99.0, 2.5)
         (review_leases([], Judge(0.0, 99.9)), 100.1, False),
         (LeaseReview(), 106.0, True),
         (review_leases([LEASE], Judge(0.0, 100.1)), 100.2, False),
-        (review_leases([replace(LEASE, renewed_at=100.05)], Judge(0.0, 100.1)), 100.2, True),
+        (review_leases([LEASE._replace(renewed_at=100.05)], Judge(0.0, 100.1)), 100.2, True),
         (review_leases([LEASE], Judge(0.0, 102.0)), 102.1, True),
     ],
     ids=["no look yet", "a look from before", "nobody looks", "not run out", "renewed since", "silent"],
