@@ -1,4 +1,5 @@
-"""Heartbeats: the last one of each node is held in memory, and all of them are written together, twice a second.
+"""Heartbeats: the last one of each node is held in memory, and all of them are written together, twice a second, or as often as
+leaves the writer to others for most of the time.
 
 What changes a job or a rank's state is written before it is answered: the end, a new generation, a rank that exited, fell silent
 or came back. Steps and times alone are answered first. Others see those through the rows, which are behind by WRITE_SECONDS.
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +34,9 @@ __all__ = ["Heartbeat", "Heartbeats", "Standing", "store_heartbeats"]
 log = logging.getLogger("pitstop.heartbeats")
 
 WRITE_SECONDS = 0.5
-# What is known of a job is read again with each write of its heartbeats; where that did not happen, heartbeats do not rely on it.
+# After a write that took long there is none for so many times as long.
+LEFT_TO_OTHERS = 3
+# What is known of a job is read again twice a second; where that did not happen, heartbeats do not rely on it.
 KNOWN_SECONDS = 2.5
 REMEMBERED_JOBS = 10_000
 RANK_STATE = ("attempt", "generation", "node", "step", "step_seconds", "loss", "state", "age_seconds", "heard_at")
@@ -100,6 +105,7 @@ class Heartbeats:
         self._held: dict[str, dict[str | None, Heartbeat]] = {}
         self._lock = threading.Lock()
         self._writing = threading.Lock()
+        self._write_at = -math.inf
         self._stopping = asyncio.Event()
 
     def standing(self, job: str, now: float) -> Standing | None:
@@ -116,10 +122,11 @@ class Heartbeats:
             self._hold(heartbeat)
         return True
 
-    def add(self, heartbeat: Heartbeat) -> None:
-        """Write `heartbeat`, and whatever else is held with it. Raises SQLAlchemyError: then it is still held."""
+    def add(self, heartbeats: Iterable[Heartbeat]) -> None:
+        """Write `heartbeats`, and whatever else is held with them. Raises SQLAlchemyError: then they are still held."""
         with self._lock:
-            self._hold(heartbeat)
+            for heartbeat in heartbeats:
+                self._hold(heartbeat)
         self.write()
 
     def _hold(self, heartbeat: Heartbeat) -> None:
@@ -142,7 +149,7 @@ class Heartbeats:
         with self._store.writing() as session:
             jobs = load_jobs(session, sorted(held))
             store_heartbeats(session, jobs, (beat for job in sorted(held) for beat in held[job].values()))
-        now = self._clock()
+        self._learn(held, jobs)
         with self._lock:
             for name, nodes in held.items():
                 present = self._held[name]
@@ -151,12 +158,31 @@ class Heartbeats:
                         del present[node]
                 if not present:
                     del self._held[name]
+
+    def _learn(self, names: Iterable[str], jobs: Mapping[str, Job]) -> None:
+        """Know where the jobs of these `names` stand by their rows."""
+        now = self._clock()
+        with self._lock:
+            for name in names:
                 job = jobs.get(name)
                 if job is None or job.state != "running":
                     self._known.pop(name, None)
                     self._last.pop(name, None)
                 else:
                     self._known[name] = Standing(job.project, job.generation, job.state, now)
+
+    def work(self) -> None:
+        """Read again where jobs stand, and write what is held if it is time to. Raises SQLAlchemyError."""
+        with self._writing:
+            names = sorted(self._known)
+            if names:
+                with self._store.reading() as session:
+                    jobs = load_jobs(session, names)
+                self._learn(names, jobs)
+        began = time.monotonic()
+        if began >= self._write_at:
+            self.write()
+            self._write_at = time.monotonic() + LEFT_TO_OTHERS * (time.monotonic() - began)
 
     @contextmanager
     def settled(self, job: str) -> Iterator[None]:
@@ -178,8 +204,8 @@ class Heartbeats:
         return None if row is None else Standing(row.project, row.generation, row.state, self._clock())
 
     async def run(self) -> None:
-        """Write every WRITE_SECONDS until `close`, and then the rest."""
-        await repeat(self.write, WRITE_SECONDS, self._stopping, "heartbeats cannot be written")
+        """Work every WRITE_SECONDS until `close`, and then write the rest."""
+        await repeat(self.work, WRITE_SECONDS, self._stopping, "heartbeats cannot be written")
         try:
             await to_thread.run_sync(self.write)
         except SQLAlchemyError as error:

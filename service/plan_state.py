@@ -7,9 +7,9 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from recovery.decision import Action, DirectiveKind, Mode
@@ -22,13 +22,15 @@ from recovery.planning.throughput import Point, Sizes, throughput
 from recovery.states import Stage
 from service.fleet import fleet_of
 from service.situations import frozen, has_agent, modes_of, nodes_of
+from service.store import Store
+from service.store.database import select_in
 from service.store.fleet import NodeReturn
-from service.store.jobs import Attempt, Job, current_attempt, rank_states
+from service.store.jobs import Attempt, Job, RankState, current_attempt
 from service.store.plans import StepTime
 from service.store.recoveries import RecoveryRow
 from service.store.slurm import slurm_job_of
 
-__all__ = ["PLANNED", "StoredCluster", "measure_step_times", "restricted", "stored_cluster"]
+__all__ = ["PLANNED", "StoredCluster", "note_step_times", "restricted", "stored_cluster"]
 
 # Where nothing is known of a job's arithmetic, a rank is taken to do this much: 0.4 of an A100's peak at half precision.
 ASSUMED_FLOPS = 0.4 * 312e12
@@ -212,30 +214,51 @@ def _layout_text(layout: Mapping[str, Any] | None, ranks: int) -> str:
     return json.dumps([found.tensor, found.pipeline, found.data, found.micro_batch]) if found.gpus == ranks else ""
 
 
-def measure_step_times(session: Session, now: float) -> int:
-    """Note what the ranks of running jobs report; how many noted times changed enough to matter."""
-    changed = 0
-    for job in session.scalars(select(Job).where(Job.state == "running")):
+class _Setting(NamedTuple):
+    """What the step time of a job depends on."""
+
+    job: str
+    nodes: int
+    ranks: int
+    layout: str
+
+
+def note_step_times(store: Store, now: float) -> None:
+    """Note what the ranks of running jobs report, where it changed enough to matter."""
+    with store.reading() as session:
+        measured = _step_times(session, now)
+        noted = {_Setting(row.job, row.nodes, row.ranks, row.layout): row.seconds for row in session.scalars(select(StepTime))}
+    news = {key: seconds for key, seconds in measured.items() if key not in noted or abs(seconds / noted[key] - 1) > DRIFT}
+    if not news:
+        return
+    with store.writing() as session:
+        for setting, seconds in news.items():
+            row = session.scalar(select(StepTime).filter_by(**setting._asdict()))
+            if row is None:
+                session.add(StepTime(**setting._asdict(), seconds=seconds, updated_at=now))
+            else:
+                row.seconds, row.samples, row.updated_at = (row.seconds + seconds) / 2, row.samples + 1, now
+
+
+def _step_times(session: Session, now: float) -> dict[_Setting, float]:
+    """Medians, of the running jobs all of whose ranks told theirs lately."""
+    columns = RankState.job, RankState.step_seconds, RankState.state, RankState.heard_at
+    present = and_(Job.name == RankState.job, Job.generation == RankState.generation, Job.state == "running")
+    told: dict[str, list[float]] = {}
+    heard: dict[str, float] = {}
+    for name, seconds, state, heard_at in session.execute(select(*columns).join(Job, present)):
+        heard[name] = max(heard.get(name, heard_at), heard_at)
+        if seconds and state == "running":
+            told.setdefault(name, []).append(seconds)
+    found = {}
+    for job in select_in(session, select(Job), Job.name, sorted(told)):
         attempt = current_attempt(session, job.name)
-        ranks = [row for row in rank_states(session, job.name) if row.generation == job.generation]
-        told = [row.step_seconds for row in ranks if row.step_seconds and row.state == "running"]
-        expected = len(attempt.ranks) if attempt is not None and attempt.ranks else job.ranks
+        ranks = len(attempt.ranks) if attempt is not None and attempt.ranks else job.ranks
         nodes = len(nodes_of(job, attempt))
-        if not told or len(told) < expected or nodes == 0 or now - max(row.heard_at for row in ranks) > 60:
-            continue
-        seconds, layout = statistics.median(told), _layout_text(job.layout, expected)
-        row = session.scalar(
-            select(StepTime).where(
-                StepTime.job == job.name, StepTime.nodes == nodes, StepTime.ranks == expected, StepTime.layout == layout
-            )
-        )
-        if row is None:
-            session.add(StepTime(job=job.name, nodes=nodes, ranks=expected, layout=layout, seconds=seconds, updated_at=now))
-            changed += 1
-        elif abs(seconds / row.seconds - 1) > DRIFT:
-            row.seconds, row.samples, row.updated_at = (row.seconds + seconds) / 2, row.samples + 1, now
-            changed += 1
-    return changed
+        if len(told[job.name]) >= ranks and nodes and now - heard[job.name] <= 60:
+            setting = _Setting(job.name, nodes, ranks, _layout_text(job.layout, ranks))
+            found[setting] = statistics.median(told[job.name])
+    return found
 
 
 def _rounded(value: float) -> float:

@@ -21,7 +21,7 @@ from recovery.planning.proposal import Proposal, propose, reason_of
 from recovery.planning.tasks import PlanError, running_seconds
 from service.pipeline_plans import PipelinePlans
 from service.placements import Outlook
-from service.plan_state import PLANNED, StoredCluster, measure_step_times, restricted, stored_cluster
+from service.plan_state import PLANNED, StoredCluster, note_step_times, restricted, stored_cluster
 from service.situations import frozen, modes_of
 from service.store import Store
 from service.store.access import audit
@@ -81,8 +81,7 @@ class Plans:
             self._table, self._before, self._notes = None, None, ()
             self.pipelines.prepare(())
             return
-        with self.store.writing() as session:
-            measure_step_times(session, now)
+        note_step_times(self.store, now)
         with self.store.reading() as session:
             stored = stored_cluster(session, now)
             bound = restricted(session, stored.state)

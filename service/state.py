@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from service.callers import Callers
 from service.database_leases import Arrival, DatabaseLeases
 from service.eventstream import EventWatch
-from service.heartbeats import Heartbeats
+from service.heartbeats import Heartbeat, Heartbeats
 from service.ingest.intake import Intake
 from service.ingest.matching import MatcherPool
 from service.localizations import Localizations
@@ -47,6 +47,7 @@ class Service:
     callers: Callers
     # A whole cluster may start at once.
     registrations: Together[Arrival]
+    first_heartbeats: Together[Heartbeat]
     said_before: SaidBefore
     clock: Clock = time.time
     checks: dict[str, Callable[[], str]] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import func, select
@@ -312,16 +313,16 @@ def hold_heartbeat(service: Service, principal: Principal, job: str, body: bytes
 
 
 @router.post("/{job}/heartbeat", operation_id="reportHeartbeat", dependencies=[Depends(allow(Right.LAUNCH))])
-def report_heartbeat(
+async def report_heartbeat(
     job: JobName, body: HeartbeatReport, service: ServiceDependency, principal: PrincipalDependency
 ) -> dict[str, Any]:
     """What the ranks of one node are doing; with `ended`, that the job is over. One of an older generation changes nothing."""
     heartbeat = heartbeat_of(job, body, service.clock())
-    standing = service.heartbeats.look_up(job)
+    standing = await to_thread.run_sync(service.heartbeats.look_up, job)
     if standing is None or standing.state != "running" or standing.generation != body.generation or body.ended:
-        return change_by_heartbeat(service, principal, heartbeat, body.ended, body.exit_status)
+        return await to_thread.run_sync(change_by_heartbeat, service, principal, heartbeat, body.ended, body.exit_status)
     check_project(principal, standing.project)
-    service.heartbeats.add(heartbeat)
+    await service.first_heartbeats.put(heartbeat)
     return {"generation": standing.generation, "accepted": True, "state": standing.state}
 
 

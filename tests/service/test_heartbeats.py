@@ -41,7 +41,7 @@ def running_job(store: Store, name: str) -> None:
 def beat(heartbeats: Heartbeats, heartbeat: Heartbeat) -> None:
     """What the service does with one of a running job."""
     if heartbeats.standing(heartbeat.job, heartbeat.at) is None or not heartbeats.hold(heartbeat):
-        heartbeats.add(heartbeat)
+        heartbeats.add([heartbeat])
 
 
 def steps(store: Store, job: str) -> list[int | None]:
@@ -161,9 +161,9 @@ def check_that_the_newest_stays(store: Store) -> None:
     running_job(store, "a")
     replicas = [Heartbeats(store, time) for _ in range(2)]
     for replica, step, at in ((0, 5, 2.0), (1, 4, 1.0), (1, 6, 2.0)):
-        replicas[replica].add(said("a", 0, step, time.now + at))
+        replicas[replica].add([said("a", 0, step, time.now + at)])
     assert steps(store, "a") == [6, 6]
-    replicas[1].add(said("a", 0, 3, time.now - CLOCK_MOVED_SECONDS))
+    replicas[1].add([said("a", 0, 3, time.now - CLOCK_MOVED_SECONDS)])
     assert steps(store, "a") == [3, 3]
 
 
@@ -174,3 +174,44 @@ def test_a_heartbeat_that_another_replica_wrote_later_stays(store: Store) -> Non
 def test_a_held_heartbeat_is_shown_within_a_second_and_with_all_that_a_rank_says() -> None:
     assert WRITE_SECONDS <= 0.5 and KNOWN_SECONDS > 1 + WRITE_SECONDS
     assert {column.name for column in RankState.__table__.columns} == {"job", "rank", *RANK_STATE}
+
+
+def test_where_a_job_stands_stays_known_while_nothing_can_be_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time()
+    heartbeats = Heartbeats(store, time)
+    running_job(store, "a")
+    beat(heartbeats, said("a", 0, 1, time.now))
+
+    def busy() -> None:
+        raise OperationalError("BEGIN IMMEDIATE", {}, OSError("database is locked"))
+
+    monkeypatch.setattr(heartbeats, "write", busy)
+    for _ in range(4):
+        time.now += KNOWN_SECONDS / 2
+        with pytest.raises(OperationalError):
+            heartbeats.work()
+        assert heartbeats.standing("a", time.now) is not None
+    with store.writing() as session:
+        session.get_one(Job, "a").state = "finished"
+    with pytest.raises(OperationalError):
+        heartbeats.work()
+    assert heartbeats.standing("a", time.now) is None
+
+
+def test_writes_that_take_long_leave_the_writer_to_others_for_most_of_the_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = Time()
+    monkeypatch.setattr("service.heartbeats.time.monotonic", moment)
+    heartbeats = Heartbeats(store, moment)
+    written: list[float] = []
+
+    def write() -> None:
+        written.append(moment.now)
+        moment.now += 2.0
+
+    monkeypatch.setattr(heartbeats, "write", write)
+    while moment.now < Time().now + 60:
+        heartbeats.work()
+        moment.now += WRITE_SECONDS
+    assert 7 <= len(written) <= 8
