@@ -21,7 +21,9 @@ from rules.taxonomy import Severity
 PACKS = frozenset(
     {
         "amd_gpu",
+        "ascend",
         "fabric_manager",
+        "gaudi",
         "gpu_driver",
         "gpu_memory",
         "host_memory",
