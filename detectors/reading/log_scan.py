@@ -16,7 +16,7 @@ from detectors.reading.skew import StepPoint
 from detectors.reading.sources import LineReader
 from detectors.reading.spans import SpanTracker
 from detectors.reading.steps import ProgressFinder, StepLog
-from detectors.reading.surroundings import SOURCE_INDENT, Surroundings
+from detectors.reading.surroundings import SOURCE_INDENT, Surroundings, is_broadcast
 from detectors.reading.text import is_traced_command, rank_span, strip_escapes_of_view, torn_parts
 from rules.compression import Compressor
 from rules.findings import RankSpan
@@ -193,12 +193,16 @@ class LogScan:
         if is_traced_command(rest):
             return
         captures = self._matcher.captures(hit.rule, text)
+        broadcast = is_broadcast(rest)
+        if broadcast and (host := self._around.broadcaster(number)) is not None:
+            captures = {"node": host, **captures}
         match = Match(hit.rule, number, rank, node, captures, lambda: self._maker.make(raw, number, text))
         if self._around.is_frame(self._maker, number, rest):
             self._frames.setdefault(rank, deque()).append(match)
             return
         # What hangs on the line above it is looked at each time.
-        if not self._maker.is_journal and not rest.startswith(SOURCE_INDENT) and len(torn_parts(text)) == 1:
+        hangs = rest.startswith(SOURCE_INDENT) or broadcast
+        if not self._maker.is_journal and not hangs and len(torn_parts(text)) == 1:
             self._familiar.learn(hit.rule, raw)
         self._cause(rule, rank)
         self._add(match, raw)

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from detectors.reading.lines import LineMaker
-from detectors.reading.text import line_text, origin_of_text
+from detectors.reading.text import line_text, origin_of_text, strip_escapes
 
-__all__ = ["SOURCE_INDENT", "Surroundings"]
+__all__ = ["SOURCE_INDENT", "Surroundings", "is_broadcast"]
 
 # How far back a record may begin, in lines of its own rank and of all.
 MAX_RECORD_LINES = 200
@@ -27,6 +27,9 @@ TRACEBACK = re.compile(r"^Traceback \(most recent call last\):")
 SUMMARY_FIELD = re.compile(r"^\s+(?P<name>time|host|rank|exitcode|error_file)\s+: (?P<value>.{1,200})")
 SUMMARY_TAIL = re.compile(r"^\s+(?:exitcode|traceback)\s+: ")
 SUMMARY_RANK = re.compile(r"^(?P<rank>\d+) \(local_rank: (?P<local_rank>\d+)\)")
+# What syslog shows on every terminal of a host stands below a line that names the host.
+BROADCAST = re.compile(r" ?kernel:")
+BROADCAST_TITLE = re.compile(rb"\r?\x07?Message from syslogd@(?P<node>[\w.-]{1,64}) at ")
 SUMMARY_TITLE = re.compile(r"Root Cause \(first observed failure\):|Other Failures:")
 
 
@@ -120,6 +123,12 @@ class Surroundings:
         function = f" in {frame['function']}" if frame["function"] else ""
         return {"raised_at": f"{frame['file']}:{frame['line']}{function}"}
 
+    def broadcaster(self, number: int) -> str | None:
+        """The host whose syslog showed line `number` on every terminal."""
+        first, lines = self.lines(number - 1, number)
+        title = BROADCAST_TITLE.match(strip_escapes(lines[0])) if first == number - 1 and lines else None
+        return title["node"].decode("ascii") if title else None
+
     def _summary(self, maker: LineMaker, number: int) -> Mapping[str, str]:
         """Rank, node and time of the failure that torchrun's summary describes around line `number`."""
         found: dict[str, str] = {}
@@ -137,6 +146,11 @@ class Surroundings:
             elif name in SUMMARY_NAMES:
                 found.setdefault(SUMMARY_NAMES[name], value)
         return found
+
+
+def is_broadcast(rest: str) -> bool:
+    """Whether a line of this text may stand below the title of a broadcast, which says whose it is."""
+    return BROADCAST.match(rest) is not None
 
 
 SUMMARY_NAMES = {"time": "failed_at", "host": "node"}

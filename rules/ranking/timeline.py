@@ -36,7 +36,11 @@ SURVIVABLE = frozenset(
         "ScriptException",
     )
 )
+# Of the other families, what a program can try again: one read or write that failed.
+SURVIVABLE_REASONS = frozenset(("storage_io_error",))
 STOPPED_FROM_OUTSIDE = "SchedulerStop"
+# What the processes that end last say of those that have ended.
+LAST_WORDS = frozenset(("remote_peer_lost", "rendezvous_store_unreachable"))
 Stream = tuple[str, int | None, str | None]
 
 
@@ -62,6 +66,7 @@ class Timeline:
         self._last_start: dict[Stream, Observation] = {}
         self._steps: dict[Stream, list[Observation]] = defaultdict(list)
         self._ends: list[Observation] = []
+        self._alive: list[Observation] = []
         self.attempts: list[int] = []
         standing: tuple[Observation, ...] = ()
         restarted = False
@@ -82,6 +87,8 @@ class Timeline:
                 self._last_start[stream] = item
             if mark is Mark.FINISHED:
                 self._ends.append(item)
+            if mark in ALIVE:
+                self._alive.append(item)
             if mark in (Mark.PROGRESS, Mark.FINISHED):
                 self._last_step[stream] = item
                 self._steps[stream].append(item)
@@ -139,6 +146,12 @@ class Timeline:
             return None
         return ends[-1]
 
+    def finished_before(self, at: Observation) -> Observation | None:
+        """The end of the job, where it is told before `at` and nothing in the same file shows that a job lived after it."""
+        of_file = [item for item in (*self._ends, *self._alive) if item.line.path == at.line.path and item.order < at.order]
+        last = max(of_file, key=lambda item: item.order, default=None)
+        return last if last is not None and last.marks(Mark.FINISHED) else None
+
     def attempt_of(self, order: int) -> int:
         """How many later attempts had come to life when the observation of this order was made."""
         return bisect_right(self.attempts, order)
@@ -180,7 +193,7 @@ def settle(observations: Sequence[Observation], timeline: Timeline) -> Settled:
     Position: a rule limited to a phase counts only in it. Number: fewer matches than the rule asks for are noise. Later lines: a
     recovery that the rule names; for a warning that the software retries by itself (`transient`), the absence of a failure after
     it that may have come of it; for such a warning and for a sign of trouble without a cause (`unknown`), a completed step of the
-    same process.
+    same process. Earlier lines: what is said of peers and stores that went away after the job had ended well.
     """
     counts: dict[str, int] = defaultdict(int)
     for item in observations:
@@ -202,7 +215,13 @@ def settle(observations: Sequence[Observation], timeline: Timeline) -> Settled:
             step := timeline.went_on_after(item) or timeline.survived(item)
         ):
             aside.append((item, f"training went on at {position(step.last)}"))
-        elif item.reason and families[item.reason].family in SURVIVABLE and (step := timeline.survived(item)):
+        elif item.role is Role.CASCADE and item.reason in LAST_WORDS and (end := timeline.finished_before(item)):
+            aside.append((item, f"the job had ended well at {position(end.line)}"))
+        elif (
+            item.reason
+            and (families[item.reason].family in SURVIVABLE or item.reason in SURVIVABLE_REASONS)
+            and (step := timeline.survived(item))
+        ):
             aside.append((item, f"the program lived on: training went on at {position(step.last)}"))
         elif item.reason and families[item.reason].family == STOPPED_FROM_OUTSIDE and (end := timeline.finished_after(item)):
             aside.append((item, f"the job was started again and ended well at {position(end.line)}"))

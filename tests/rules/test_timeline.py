@@ -19,6 +19,8 @@ TROUBLE = rule("T-TROUBLE", "unknown", "cascade")
 ECC = rule("T-ECC", "gpu_uncorrectable_ecc", weight=90)
 KEY = rule("T-KEY", "python_key_error")
 SUMMARY = rule("T-SUMMARY", role="context", marks=Mark.EXIT)
+FINISHED = rule("T-FINISHED", role="context", marks=Mark.FINISHED)
+PEER = rule("T-PEER", "remote_peer_lost", "cascade")
 
 
 def test_the_same_words_at_the_first_transfer_are_configuration() -> None:
@@ -147,3 +149,22 @@ def test_steps_of_another_node_do_not_show_that_the_program_lived() -> None:
 def test_step_numbers_that_jump_about_show_nothing() -> None:
     before, *after = steps((1, 10), (3, 900), (9, 40))
     assert diagnose(before, sighting(KEY, 2), *after).reason == "python_key_error"
+
+
+def test_a_peer_that_goes_away_after_the_job_has_ended_well_is_no_failure() -> None:
+    diagnosis = diagnose(sighting(STEP, 1), sighting(FINISHED, 2), sighting(PEER, 3))
+    assert (diagnosis.reason, diagnosis.why[0]) == ("none", "T-PEER does not count: the job had ended well at line 2")
+
+
+def test_a_peer_that_goes_away_in_the_job_after_one_that_ended_well_is_a_failure() -> None:
+    assert diagnose(sighting(FINISHED, 1), sighting(START, 2), sighting(PEER, 3)).reason == "remote_peer_lost"
+
+
+def test_a_cause_after_the_end_still_counts() -> None:
+    assert diagnose(sighting(FINISHED, 1), sighting(PEER, 2), sighting(ECC, 3)).reason == "gpu_uncorrectable_ecc"
+
+
+def test_a_read_that_failed_once_is_no_failure_where_training_went_on() -> None:
+    reading = rule("T-IO", "storage_io_error", weight=70)
+    steps = [sighting(STEP, number, captures={"step": str(number)}) for number in (1, 3, 9)]
+    assert diagnose(steps[0], sighting(reading, 2), *steps[1:]).reason == "none"
