@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cli.main import UsageError, fail
+from cli.main import UsageError, complete_output, fail, printable
 from cli.options import option_parser
+from detectors.reading.foreign import foreign_format, noise
 from detectors.reading.sources import LineReader, UnreadableInput, find_sources
 from detectors.reading.text import rank_span, strip_escapes_of_view
 from rules.artefact import load_compiled
@@ -45,6 +46,9 @@ def app(args: Sequence[str], prog_name: str) -> None:
         reader = LineReader(sources[0])
     except UnreadableInput as error:
         raise UsageError(str(error)) from None
+    if note := foreign_format(reader.head) or noise(reader.head):
+        reader.close()
+        raise UsageError(f"cannot read {options.path}: it is {note}")
     with reader, opened(options.output, options.json, options.path) as output:
         for block in reader.views():
             stripped = strip_escapes_of_view(block)
@@ -53,9 +57,10 @@ def app(args: Sequence[str], prog_name: str) -> None:
                 output.write(sifted.kept)
     report = compressor.report(stamp_reader() if options.json else None)
     if reader.note:
-        print(f"pitstop: {options.path}: {reader.note}", file=sys.stderr)
+        print(f"pitstop: {printable(options.path)}: {reader.note}", file=sys.stderr)
     if options.json:
-        print(json.dumps(document(report, compressor.lines, reader.bytes, time.monotonic() - began)))
+        with complete_output():
+            print(json.dumps(document(report, compressor.lines, reader.bytes, time.monotonic() - began)))
     else:
         print(summary(report, compressor.lines, reader.bytes), file=sys.stderr)
 

@@ -7,18 +7,22 @@ import sys
 import time
 from collections.abc import Sequence
 
-from cli.main import UsageError
+from cli.main import UsageError, complete_output, printable
 from cli.options import option_parser
 from cli.report import report
 from detectors.reading.excerpt import lines_around
+from detectors.reading.kinds import Kind
 from detectors.reading.scan import scan_inputs
 from detectors.reading.sources import UnreadableInput
 from rules.artefact import load_compiled
-from rules.diagnosis import Diagnosis, diagnosis_document
+from rules.diagnosis import Diagnosis, Input, diagnosis_document
 from rules.pack import PackError
 from rules.ranking import rank
 
 __all__ = ["app"]
+
+# Of those left out so many are named.
+NAMED = 3
 
 
 def app(args: Sequence[str], prog_name: str) -> None:
@@ -38,10 +42,21 @@ def app(args: Sequence[str], prog_name: str) -> None:
     except (PackError, UnreadableInput) as error:
         raise UsageError(str(error)) from None
     diagnosis = rank(findings, matcher.rules).with_inputs(findings.inputs)
-    if options.json:
-        print(json.dumps(diagnosis_document(diagnosis)))
-        return
-    show(diagnosis)
+    with complete_output():
+        if options.json:
+            tell_left_out(findings.inputs)
+            print(json.dumps(diagnosis_document(diagnosis)))
+        else:
+            show(diagnosis)
+
+
+def tell_left_out(inputs: Sequence[Input]) -> None:
+    """On standard error, what could not be read of the folders that were named; the report for people says it by itself."""
+    left_out = [read for read in inputs if read.kind == Kind.UNREADABLE]
+    if left_out:
+        named = "; ".join(f"{read.path} is {read.note}" for read in left_out[:NAMED])
+        more = f"; and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
+        print(f"pitstop: left out {len(left_out)} of {len(inputs)} files: {printable(named)}{more}", file=sys.stderr)
 
 
 def show(diagnosis: Diagnosis) -> None:

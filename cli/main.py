@@ -6,7 +6,8 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 __all__ = ["COMMANDS", "UsageError", "fail", "run"]
@@ -50,9 +51,28 @@ def overview() -> str:
     )
 
 
+def printable(text: str) -> str:
+    """`text` as it may be shown: a name or a line can hold what moves a terminal's cursor or starts a new line."""
+    return "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
 def fail(message: str, status: int) -> NoReturn:
-    print(f"pitstop: {message}", file=sys.stderr)
+    print(f"pitstop: {printable(message)}", file=sys.stderr)
     raise SystemExit(status)
+
+
+@contextmanager
+def complete_output() -> Iterator[None]:
+    """What is printed inside arrives on standard output, or the process ends with status 1 and a line that says why."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Else what is still buffered fails once more at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        fail(f"cannot write standard output: {error.strerror}; what is there is not complete", 1)
 
 
 def run(arguments: Sequence[str]) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 
+from cli.main import printable
+from detectors.reading.kinds import Kind
 from rules.advice import next_steps, severity_meaning
 from rules.diagnosis import Diagnosis, Evidence
 from rules.signal import Role
@@ -65,8 +67,8 @@ def heading(text: str) -> Row:
 
 
 def clipped(text: str) -> str:
-    printable = "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
-    return printable if len(printable) <= WIDTH else printable[: WIDTH - 3] + "..."
+    shown = printable(text)
+    return shown if len(shown) <= WIDTH else shown[: WIDTH - 3] + "..."
 
 
 def verdict(diagnosis: Diagnosis) -> Iterator[Row]:
@@ -79,7 +81,7 @@ def verdict(diagnosis: Diagnosis) -> Iterator[Row]:
         Piece(f" {diagnosis.reason}", Style.VERDICT),
         Piece(f"  {severity_meaning(diagnosis.severity)}; {diagnosis.remedy.value.replace('_', ' ')}"),
     )
-    yield (Piece(diagnosis.summary),)
+    yield (Piece(printable(diagnosis.summary)),)
     rule = f", rule {diagnosis.rule}" if diagnosis.rule else ""
     yield (
         Piece(
@@ -114,7 +116,7 @@ def evidence(diagnosis: Diagnosis, excerpt: Excerpt) -> Iterator[Row]:
     for path, found in groupby(roots, key=lambda item: item.path):
         by_number = {item.line: item for item in found if item.line is not None}
         if path != "-":
-            yield (Piece(f"  {path}", Style.DIM),)
+            yield (Piece(f"  {printable(path)}", Style.DIM),)
         texts = {number: item.text for number, item in by_number.items()} | dict(excerpt(path, tuple(by_number)))
         previous = None
         for number in sorted(texts):
@@ -138,7 +140,7 @@ def consequences(diagnosis: Diagnosis) -> Iterator[Row]:
 
 
 def where(item: Evidence) -> str:
-    return str(item.line) if item.path == "-" else f"{item.path}:{item.line}"
+    return str(item.line) if item.path == "-" else f"{printable(item.path)}:{item.line}"
 
 
 def ruled_out(diagnosis: Diagnosis) -> Iterator[Row]:
@@ -155,4 +157,9 @@ def advice(diagnosis: Diagnosis) -> Iterator[Row]:
 
 def inputs(diagnosis: Diagnosis) -> Iterator[Row]:
     for source in diagnosis.inputs:
-        yield (Piece(f"Read {source.path} ({source.kind}): {source.lines} lines, {source.bytes} bytes", Style.DIM),)
+        if source.kind == Kind.UNREADABLE:
+            yield (Piece(f"Left out {printable(source.path)}: {printable(source.note)}", Style.ROOT),)
+            continue
+        note = f"; {printable(source.note)}" if source.note not in ("", source.kind) else ""
+        size = f"{source.lines} lines, {source.bytes} bytes"
+        yield (Piece(f"Read {printable(source.path)} ({source.kind}): {size}{note}", Style.DIM),)

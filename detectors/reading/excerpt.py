@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 
 from detectors.reading.sources import LineReader, Source, UnreadableInput
 from detectors.reading.text import line_text, strip_escapes
@@ -13,11 +14,12 @@ __all__ = ["lines_around"]
 def lines_around(path: str, numbers: Collection[int], around: int = 2) -> dict[int, str]:
     """Text by line number for each of `numbers` and `around` lines on each side; empty where `path` cannot be read again.
 
-    Reading ends at the last line that is wanted. Standard input cannot be read twice.
+    Reading ends at the last line that is wanted. Standard input and pipes cannot be read twice.
     """
     wanted = {number for centre in numbers for number in range(max(1, centre - around), centre + around + 1)}
     found: dict[int, str] = {}
-    if path == "-" or not wanted:
+    # A pipe cannot be read twice either.
+    if path == "-" or not wanted or not Path(path).is_file():
         return found
     last = max(wanted)
     try:

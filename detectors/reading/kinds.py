@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from detectors.reading.foreign import foreign_format, noise
 from detectors.reading.lines import journal_entry
 from detectors.reading.text import strip_escapes
 
@@ -29,26 +30,6 @@ SLURM_RECORD = re.compile(rb"^(?:JobId=\d+[ _]|NodeName=\S+ (?:Arch|CPUs|State)|
 JSON_BEGINNING = re.compile(rb"\{|\[\s*[\[{\]]")
 PICKLE = re.compile(rb"^\x80[\x02-\x05]")
 
-MAGIC = (
-    (b"\x7fELF", "a program or a core dump: name the log instead"),
-    (b"PK\x03\x04", "a zip archive or a checkpoint: unpack it, or name the log instead"),
-    (b"\x89HDF", "an HDF5 file, not a log"),
-    (b"\x93NUMPY", "a NumPy array, not a log"),
-    (b"SQLite format 3\0", "a database, not a log"),
-    (b"\x89PNG", "a picture, not a log"),
-    (b"PAR1", "a Parquet file, not a log"),
-    (b"%PDF", "a PDF file, not a log"),
-    (b"\xfd7zXZ\0", "an xz archive: unpack it first"),
-    (b"BZh", "a bzip2 archive: unpack it first"),
-    (b"\x04\x22\x4d\x18", "an lz4 archive: unpack it first"),
-    (b"LPKSHHRH", "a binary journal: write it out with journalctl -o json"),
-)
-TAR_OFFSET, TAR_MAGIC = 257, b"ustar"
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
-# No writer of logs prints these: not tab, newline, bell, form feed, escape and the like, nor NUL, which a torn write leaves.
-CONTROLS = bytes([*range(1, 7), *range(14, 27), *range(28, 32), 127])
-MAX_CONTROL_SHARE = 0.05
-
 
 class Kind(StrEnum):
     """What `inputs[].kind` of a diagnosis says."""
@@ -63,6 +44,7 @@ class Kind(StrEnum):
     ALERTS = "alerts"
     EMPTY = "empty"
     BINARY = "binary"
+    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +60,12 @@ def guess(head: bytes) -> Guess:
     """Look at the first bytes (64 KiB are plenty) of an input."""
     if not head:
         return Guess(Kind.EMPTY, note="empty")
-    for magic, note in MAGIC:
-        if head.startswith(magic):
-            return Guess(Kind.BINARY, note=note)
-    if head[TAR_OFFSET : TAR_OFFSET + len(TAR_MAGIC)] == TAR_MAGIC:
-        return Guess(Kind.BINARY, note="a tar archive: unpack it first")
-    if head.startswith(UTF16):
-        return Guess(Kind.BINARY, note="UTF-16 text: convert it to UTF-8 first")
+    if note := foreign_format(head):
+        return Guess(Kind.BINARY, note=note)
     if PICKLE.match(head):
         return Guess(Kind.FLIGHT_RECORDER, document=True)
-    if is_noise(head):
-        return Guess(Kind.BINARY, note="binary data: name the log instead")
+    if note := noise(head):
+        return Guess(Kind.BINARY, note=note)
     text = strip_escapes(head).lstrip()
     if JSON_BEGINNING.match(text):
         first, newline, _ = text.partition(b"\n")
@@ -96,11 +73,6 @@ def guess(head: bytes) -> Guess:
     if SLURM_RECORD.match(text):
         return Guess(Kind.SLURM)
     return Guess(Kind.KERNEL if is_kernel_log(text) else Kind.LOG)
-
-
-def is_noise(head: bytes) -> bool:
-    written = head.replace(b"\0", b"")
-    return len(written) - len(written.translate(None, CONTROLS)) > MAX_CONTROL_SHARE * len(written)
 
 
 def is_journal(line: bytes) -> bool:

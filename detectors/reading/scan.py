@@ -30,6 +30,8 @@ __all__ = ["SourceFindings", "combine", "scan_inputs", "scan_source", "scan_text
 
 Clock = Callable[[], float]
 
+# Of these nothing is read.
+NOTHING = (Kind.EMPTY, Kind.BINARY, Kind.UNREADABLE)
 # What the signals of an input of this kind are, where they are not lines.
 SIGNAL_KINDS = {
     Kind.FLIGHT_RECORDER: SignalKind.MEASUREMENT,
@@ -57,11 +59,17 @@ def scan_source(
     shapes: ShapePatterns | None = None,
     jobs: frozenset[str] = frozenset(),
 ) -> SourceFindings:
-    """What `source` is and gives. Raises UnreadableInput.
+    """What `source` is and gives. Raises UnreadableInput, except for an entry of a folder, of which it says why it is left out.
 
     `shapes`: for large logs (see LogScan); `jobs`: the job ids that the inputs are about, where any tells.
     """
-    with LineReader(source) as reader:
+    try:
+        reader = LineReader(source)
+    except UnreadableInput as error:
+        if not source.is_entry:
+            raise
+        return SourceFindings(Input(source.path, Kind.UNREADABLE, 0, 0, 0, f"unreadable: {error.why}"), LogFindings())
+    with reader:
         guessed, stamps = guess(reader.head), Stamps(clock)
         if guessed.kind in (Kind.EMPTY, Kind.BINARY):
             note = f"unreadable: {reader.note.partition(':')[0]}" if reader.note and not reader.head else guessed.note
@@ -179,10 +187,10 @@ def scan_sources(sources: Sequence[Source], matcher: Matcher, clock: Clock, shap
 def scan_inputs(paths: Sequence[str], matcher: Matcher, clock: Clock, shapes: ShapePatterns | None = None) -> Findings:
     """The findings of what a run left under `paths` (files, directories, `-`); many large files are read at once.
 
-    Raises UnreadableInput where a path cannot be read, or where nothing under them can be.
+    Raises UnreadableInput where a named path cannot be read, or where nothing under them can be.
     """
     findings = scan_sources(find_sources(paths), matcher, clock, shapes)
-    if all(read.kind in (Kind.EMPTY, Kind.BINARY) for read in findings.inputs):
+    if all(read.kind in NOTHING for read in findings.inputs):
         told = "; ".join(f"{read.path} is {read.note}" for read in findings.inputs[:3])
         raise UnreadableInput(f"nothing to diagnose: {told}")
     return findings

@@ -8,13 +8,21 @@ import io
 import os
 import stat
 import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, Protocol, cast
+from typing import BinaryIO
 
-from detectors.reading.zstd_frames import ZstdFrames
+from detectors.reading.unpacking import (
+    GZIP_MAGIC,
+    ZSTD_MAGIC,
+    GzipStream,
+    Limited,
+    Readable,
+    Rejoined,
+    Utf16Stream,
+    ZstdStream,
+)
 
 __all__ = ["BLOCK_BYTES", "MAX_LINE_BYTES", "Block", "LineReader", "Source", "UnreadableInput", "find_sources", "text_source"]
 
@@ -25,18 +33,14 @@ HEAD_BYTES = 1 << 16
 # Nothing that writes logs reaches this ratio; what does is made to exhaust its reader.
 MAX_EXPANSION = 900
 EXPANSION_ALLOWANCE = 256 << 20
-MAX_ZSTD_WINDOW = 1 << 27
-
-GZIP_MAGIC = b"\x1f\x8b"
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 class UnreadableInput(Exception):
-    """An input that cannot be read; the message is one line that says what to do."""
+    """An input that cannot be read; the message is one line that says what to do, `why` the part of it after the path."""
 
-
-class Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+    def __init__(self, message: str, why: str = "") -> None:
+        super().__init__(message)
+        self.why = why or message
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +54,26 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One thing to read: a file by its path, standard input (`-`), or bytes already at hand."""
+    """One thing to read: a file by its path, standard input (`-`), or bytes already at hand.
+
+    `is_entry`: found in a folder, not named; where it cannot be read the others still can. `refused`: why it cannot be, where
+    that was seen already.
+    """
 
     path: str
     content: bytes | None = None
+    is_entry: bool = False
+    refused: str = ""
 
     def open(self) -> BinaryIO:
         """The raw bytes. Raises UnreadableInput."""
+        if self.refused:
+            raise UnreadableInput(f"cannot read {self.path}: {self.refused}", self.refused)
         if self.content is not None:
             return io.BytesIO(self.content)
         if self.path == "-":
+            if sys.stdin is None:
+                raise UnreadableInput("cannot read standard input: it is closed; name a file, or pipe a log in", "it is closed")
             return sys.stdin.buffer
         try:
             # A named pipe without a writer must read as empty instead of blocking for ever.
@@ -81,13 +95,15 @@ def unreadable(path: str, error: OSError) -> UnreadableInput:
         errno.EACCES: "permission denied; read it as a user who may, or copy it",
         errno.ELOOP: "a symbolic link that leads back to itself; name the file itself",
     }
-    return UnreadableInput(f"cannot read {path}: {advice.get(error.errno or 0, error.strerror or str(error))}")
+    why = advice.get(error.errno or 0, error.strerror or str(error))
+    return UnreadableInput(f"cannot read {path}: {why}", why)
 
 
 def find_sources(paths: Sequence[str]) -> list[Source]:
     """Every regular file under `paths`, directories walked in name order, each file once; `-` is standard input.
 
-    Raises UnreadableInput for a path that does not exist, a device, or paths that hold no file at all.
+    What stands in a directory and cannot be read is among them, `refused` or to be refused when it is opened. Raises
+    UnreadableInput for a path that does not exist or may not be read, a device, or paths that hold no file at all.
     """
     found: dict[tuple[int, int] | str, Source] = {}
     for path in paths:
@@ -111,140 +127,30 @@ def find_sources(paths: Sequence[str]) -> list[Source]:
     return list(found.values())
 
 
-def walk(folder: str) -> Iterator[tuple[Source, tuple[int, int]]]:
-    """Regular files below `folder`; links to directories are not followed, pipes and devices are passed over."""
-
-    def refuse(error: OSError) -> None:
-        raise unreadable(str(error.filename or folder), error) from None
-
-    for parent, folders, names in os.walk(folder, onerror=refuse):
+def walk(folder: str) -> Iterator[tuple[Source, tuple[int, int] | str]]:
+    """Regular files below `folder`, and what cannot be looked at, each with what tells whether it was seen before; links to
+    directories are not followed, pipes and devices are passed over."""
+    refused: list[OSError] = []
+    for parent, folders, names in os.walk(folder, onerror=refused.append):
         folders.sort()
         for name in sorted(names):
             path = str(Path(parent) / name)
             try:
                 status = Path(path).stat()
-            except OSError:
+            except OSError as error:
+                yield refusal(path, error)
                 continue
             if stat.S_ISREG(status.st_mode):
-                yield Source(path), (status.st_dev, status.st_ino)
+                yield Source(path, is_entry=True), (status.st_dev, status.st_ino)
+    for failure in refused:
+        path = str(failure.filename or folder)
+        if path == folder:
+            raise unreadable(folder, failure) from None
+        yield refusal(path, failure)
 
 
-class GzipStream:
-    """The content of concatenated gzip members; `note` tells where it broke off."""
-
-    def __init__(self, raw: Readable) -> None:
-        self._raw = raw
-        self._inflater = zlib.decompressobj(wbits=31)
-        self._pending = b""
-        self._read = 0
-        self.note = ""
-
-    @property
-    def taken(self) -> int:
-        """Packed bytes that were unpacked."""
-        return self._read - len(self._pending)
-
-    def read(self, size: int, /) -> bytes:
-        while not self.note:
-            if self._inflater.eof:
-                rest = self._inflater.unused_data.lstrip(b"\0")
-                self._pending = rest or self._raw.read(BLOCK_BYTES)
-                if not self._pending:
-                    return b""
-                if not self._pending.startswith(GZIP_MAGIC[: len(self._pending)]):
-                    self.note = "bytes after the end of the gzip data were left out"
-                    return b""
-                self._read += 0 if rest else len(self._pending)
-                self._inflater = zlib.decompressobj(wbits=31)
-            elif not self._pending:
-                self._pending = self._raw.read(BLOCK_BYTES)
-                self._read += len(self._pending)
-                if not self._pending:
-                    self.note = "the gzip data ends early: read as far as it goes"
-                    return self._inflater.flush()
-            try:
-                data = self._inflater.decompress(self._pending, size)
-            except zlib.error:
-                self.note = "the gzip data is damaged: read as far as it goes"
-                return b""
-            self._pending = self._inflater.unconsumed_tail
-            if data:
-                return data
-        return b""
-
-
-class ZstdStream:
-    """The content of concatenated zstd frames; `note` tells where it broke off."""
-
-    def __init__(self, raw: Readable) -> None:
-        # Not at the top: most logs are not packed so.
-        import zstandard
-
-        self._raw = FollowedReader(raw)
-        self._damage = zstandard.ZstdError
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
-        self._reader = decompressor.stream_reader(cast(IO[bytes], self._raw), read_across_frames=True)
-        self.note = ""
-
-    @property
-    def taken(self) -> int:
-        return self._raw.taken
-
-    def read(self, size: int, /) -> bytes:
-        if self.note:
-            return b""
-        try:
-            data = self._reader.read(size)
-        except self._damage:
-            self.note = "the zstd data is damaged: read as far as it goes"
-            return b""
-        if not data and not self._raw.frames.complete:
-            self.note = "the zstd data ends early: read as far as it goes"
-        return data
-
-
-class FollowedReader:
-    """Counts the bytes that were taken from `raw`, and follows the frames that they make up."""
-
-    def __init__(self, raw: Readable) -> None:
-        self._raw = raw
-        self.taken = 0
-        self.frames = ZstdFrames()
-
-    def read(self, size: int = -1, /) -> bytes:
-        data = self._raw.read(size if size > 0 else BLOCK_BYTES)
-        self.taken += len(data)
-        self.frames.feed(data)
-        return data
-
-
-class Utf16Stream:
-    """Text that an editor or a shell of Windows wrote as UTF-16, as UTF-8; what is malformed in it is replaced."""
-
-    def __init__(self, head: bytes, raw: Readable) -> None:
-        self._raw = Rejoined(head, raw)
-        self._decode = codecs.getincrementaldecoder("utf-16")("replace").decode
-
-    def read(self, size: int, /) -> bytes:
-        # A character takes at most twice as many bytes in UTF-8 as here, give or take what was begun before.
-        while data := self._raw.read(max(size // 2, 1)):
-            if text := self._decode(data):
-                return text.encode("utf-8", "replace")
-        return self._decode(b"", True).encode("utf-8", "replace")
-
-
-class Rejoined:
-    """A stream whose first bytes were looked at already."""
-
-    def __init__(self, head: bytes, raw: Readable) -> None:
-        self._head = head
-        self._raw = raw
-
-    def read(self, size: int, /) -> bytes:
-        if self._head:
-            data, self._head = self._head[:size], self._head[size:]
-            return data
-        return self._raw.read(size)
+def refusal(path: str, error: OSError) -> tuple[Source, str]:
+    return Source(path, is_entry=True, refused=unreadable(path, error).why), path
 
 
 class LineReader:
@@ -262,14 +168,19 @@ class LineReader:
         self.note = ""
         self.modified: float | None = None
         self._is_regular = False
+        # Of a file that is being written, what was there when it was opened; the others tell their end.
+        self._size: int | None = None
         self._block_bytes = block_bytes
         self._raw = source.open()
         try:
             if source.content is None and source.path != "-":
                 status = os.fstat(self._raw.fileno())
                 self.modified, self._is_regular = status.st_mtime, stat.S_ISREG(status.st_mode)
-            head = read_up_to(self._raw, HEAD_BYTES)
-            self._stream: Readable = Rejoined(head, self._raw)
+                # Those of /proc say 0.
+                self._size = status.st_size if self._is_regular and status.st_size else None
+            raw = self._raw if self._size is None else Limited(self._raw, self._size)
+            head = read_up_to(raw, HEAD_BYTES)
+            self._stream: Readable = Rejoined(head, raw)
             self._packed: GzipStream | ZstdStream | None = None
             if head.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
                 self._is_regular = False
@@ -279,7 +190,7 @@ class LineReader:
                 self._stream = Rejoined(head, self._packed)
             if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                 self._is_regular = False
-                text = Utf16Stream(head, self._packed or self._raw)
+                text = Utf16Stream(head, self._packed or raw)
                 head = read_up_to(text, HEAD_BYTES)
                 self._stream = Rejoined(head, text)
         except OSError as error:
@@ -321,7 +232,7 @@ class LineReader:
         try:
             # The head makes the first block, as it does where a stream is read.
             size = self._block_bytes if position else min(HEAD_BYTES, self._block_bytes)
-            return os.pread(self._raw.fileno(), size, position)
+            return os.pread(self._raw.fileno(), size if self._size is None else min(size, self._size - position), position)
         except OSError as error:
             self.note = f"reading stopped early: {error.strerror or error}"
             return b""
@@ -345,9 +256,11 @@ class LineReader:
         if self._is_regular:
             # The rest: nothing, a last line without an end, or a line longer than a block.
             self._raw.seek(position)
-            self._stream = self._raw
+            self._stream = self._raw if self._size is None else Limited(self._raw, self._size - position)
         for chunk in self.chunks():
             yield memoryview(chunk)
+        if self._is_regular and self._size is not None and self.bytes < self._size:
+            self.note = self.note or "it was cut short while it was read"
 
     def chunks(self) -> Iterator[bytes]:
         """The same, for those who count lines themselves: `lines` stays 0."""

@@ -32,8 +32,17 @@ class ZstdFrames:
         """Whether the bytes so far end with a frame; or with what is none, which is the decompressor's to refuse."""
         return self._wanted == 0 or (self._step == self._magic and not self._field and not self._skip)
 
-    def feed(self, data: bytes) -> None:
+    @property
+    def undecided(self) -> int:
+        """How many of the last bytes may begin a frame or be none."""
+        return len(self._field) if self._step == self._magic and self._wanted else 0
+
+    def feed(self, data: bytes) -> int:
+        """How many bytes of `data` come before what is no frame: all of them where nothing else shows, fewer than none where
+        bytes before it were none already."""
         position = 0
+        if not self._wanted:
+            return 0
         while position < len(data) and self._wanted:
             if self._skip:
                 passed = min(self._skip, len(data) - position)
@@ -46,6 +55,7 @@ class ZstdFrames:
             if len(self._field) == self._wanted:
                 field, self._field = self._field, b""
                 self._step(field)
+        return len(data) if self._wanted else position - len(MAGIC)
 
     def _expect(self, step: Callable[[bytes], None], wanted: int) -> None:
         self._step, self._wanted = step, wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -106,10 +107,14 @@ def test_bad_inputs_end_with_2_and_one_line(log: Path, tmp_path: Path, capfd: py
     (tmp_path / "many").mkdir()
     for name in "ab":
         (tmp_path / "many" / name).write_text("x\n")
+    (tmp_path / "packed").write_bytes(lzma.compress(TEXT))
+    (tmp_path / "noise").write_bytes(bytes(range(1, 32)) * 99)
     for arguments in (
         [str(tmp_path / "absent")],
         [str(tmp_path / "many")],
         ["/dev/zero"],
+        [str(tmp_path / "packed")],
+        [str(tmp_path / "noise")],
         [str(log), "-o", str(log)],
         [str(log), "-o", "/dev/null/x"],
         [str(log), "--json", "-o", "-"],

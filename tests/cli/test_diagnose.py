@@ -88,6 +88,37 @@ def test_what_holds_nothing_readable_is_an_error_of_one_line(tmp_path: Path, con
     assert says in done.stderr.decode() and len(done.stderr.decode().strip().splitlines()) == 1
 
 
+def test_of_a_folder_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "rank_0.log").write_text("KeyError: 'height'\n")
+    (tmp_path / "rank_1.log").symlink_to("rank_1.log")
+    done = pitstop("diagnose", "--json", str(tmp_path))
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["reason"]) == (0, "python_key_error")
+    assert [read["kind"] for read in document["inputs"]] == ["log", "unreadable"]
+    assert done.stderr.decode().count("\n") == 1 and b"left out 1 of 2 files" in done.stderr and b"rank_1.log" in done.stderr
+    assert b"Left out " in pitstop("diagnose", str(tmp_path)).stdout
+
+
+def test_a_folder_of_which_nothing_can_be_read_is_an_error_of_one_line(tmp_path: Path) -> None:
+    (tmp_path / "new\nline.log").symlink_to("nowhere")
+    done = pitstop("diagnose", "--json", str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+    assert b"is unreadable: no such file" in done.stderr
+
+
+def test_a_report_that_cannot_be_written_ends_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("KeyError: 'height'\n")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, str(ENTRY), "diagnose", str(tmp_path / "train.log")],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
+        )
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1) and b"cannot write standard output" in done.stderr
+
+
 def test_a_path_that_is_no_unicode_and_a_text_that_is_none_give_valid_json(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/caf\xe9.log"
     Path(os.fsdecode(path)).write_bytes(b"KeyError: '\xff\xfe'\n")

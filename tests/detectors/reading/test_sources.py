@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors.reading.sources import MAX_LINE_BYTES, LineReader, Source, UnreadableInput, find_sources, text_source
+
+NOBODY = 65_534
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may read, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def lines_of(source: Source, block_bytes: int = 1 << 20) -> list[tuple[int, bytes]]:
@@ -92,8 +104,47 @@ def test_directories_are_walked_in_order_and_each_file_is_read_once(tmp_path: Pa
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "round").symlink_to("round")
     os.mkfifo(tmp_path / "pipe")
-    found = [Path(source.path).relative_to(tmp_path) for source in find_sources([str(tmp_path), str(tmp_path / "b/1.log")])]
-    assert [str(path) for path in found] in (["again.log", "b/1.log"], ["again.log", "a/0.log", "b/1.log"])[:1]
+    sources = find_sources([str(tmp_path), str(tmp_path / "b/1.log")])
+    found = [str(Path(source.path).relative_to(tmp_path)) for source in sources if not source.refused]
+    assert found == ["again.log", "b/1.log"]
+
+
+def test_what_cannot_be_looked_at_in_a_directory_is_among_the_sources_with_the_reason(open_folder: Path) -> None:
+    (open_folder / "a.log").write_text("x\n")
+    (open_folder / "gone.log").symlink_to(open_folder / "nowhere")
+    (open_folder / "round").symlink_to("round")
+    (open_folder / "shut").mkdir()
+    with without_rights(open_folder / "shut"):
+        sources = find_sources([str(open_folder)])
+    refused = {Path(source.path).name: source.refused for source in sources}
+    assert refused["a.log"] == "" and "check the path" in refused["gone.log"] and "leads back to itself" in refused["round"]
+    assert "permission denied" in refused["shut"]
+
+
+def test_a_directory_that_is_named_and_may_not_be_read_is_an_error(open_folder: Path) -> None:
+    with without_rights(open_folder), pytest.raises(UnreadableInput, match="permission denied"):
+        find_sources([str(open_folder)])
+
+
+def test_of_a_file_that_grows_while_it_is_read_what_was_there_at_first_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(b"step 1\n" * 30_000)
+    with LineReader(Source(str(path))) as reader, path.open("ab") as writer:
+        lines = 0
+        for view in reader.views():
+            lines += bytes(view).count(b"\n")
+            writer.write(b"step 2\n" * 30_000)
+            writer.flush()
+    assert (lines, reader.bytes, reader.note) == (30_000, 210_000, "")
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(b"step 1\n" * 300_000)
+    with LineReader(Source(str(path))) as reader:
+        for _ in reader.views():
+            os.truncate(path, 7)
+    assert "cut short" in reader.note and reader.bytes < 300_000 * 7
 
 
 def test_a_pipe_without_a_writer_reads_as_empty_instead_of_blocking(tmp_path: Path) -> None:
@@ -110,6 +161,20 @@ def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path, path: str, says
     with pytest.raises(UnreadableInput, match=says) as caught:
         find_sources([str(tmp_path / path)])
     assert "\n" not in str(caught.value)
+
+
+@contextmanager
+def without_rights(path: Path) -> Iterator[None]:
+    """`path` may not be read meanwhile, nor by root."""
+    mode, user = path.stat().st_mode, os.geteuid()
+    path.chmod(0)
+    try:
+        if user == 0:
+            os.seteuid(NOBODY)
+        yield
+    finally:
+        os.seteuid(user)
+        path.chmod(mode)
 
 
 @settings(max_examples=60, deadline=None)
