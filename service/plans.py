@@ -28,7 +28,7 @@ from service.store.access import audit
 from service.store.database import Clock, hold_lock
 from service.store.events import publish_event
 from service.store.jobs import Job, current_attempt
-from service.store.plans import PlanRow, acting_plans
+from service.store.plans import UNDECIDED, PlanRow, PlanState, acting_plans
 from service.store.recoveries import RecoveryRow, unfinished
 from service.timeline import add_timeline
 
@@ -38,7 +38,6 @@ log = logging.getLogger("pitstop.plans")
 
 # A plan that nothing forces must bring at least this share more than leaving things as they are.
 WORTHWHILE = 0.01
-OPEN = ("suggested", "waiting")
 
 
 class PlanRefused(Exception):
@@ -105,11 +104,11 @@ class Plans:
             if acting_plans(session):
                 return
             cause = self._cause(state)
-            for old in session.scalars(select(PlanRow).where(PlanRow.state.in_(OPEN), PlanRow.stamp != state.stamp)):
-                old.state, old.ended_at = "stale", now
+            for old in session.scalars(select(PlanRow).where(PlanRow.state.in_(UNDECIDED), PlanRow.stamp != state.stamp)):
+                old.state, old.ended_at = PlanState.STALE.value, now
             proposal = propose(bound, [])
             if _worthwhile(proposal):
-                self._store(session, proposal, cause, "acting", now, decided_by="policy")
+                self._store(session, proposal, cause, PlanState.ACTING.value, now, decided_by="policy")
             else:
                 proposal = propose(state, [])
                 known = session.scalar(select(PlanRow.id).where(PlanRow.stamp == state.stamp).limit(1))
@@ -139,7 +138,7 @@ class Plans:
 
     def _open_state(self, session: Session, proposal: Proposal) -> str:
         modes = {modes_of(session, session.get(Job, name))[Action.RECONFIGURE] for name in proposal.changed}
-        return "waiting" if modes <= {Mode.APPROVE, Mode.AUTO} else "suggested"
+        return (PlanState.WAITING if modes <= {Mode.APPROVE, Mode.AUTO} else PlanState.SUGGESTED).value
 
     def _store(
         self,
@@ -196,7 +195,7 @@ class Plans:
             raise PlanRefused(f"Pitstop is frozen {against}")
         state = stored_cluster(session, now).state
         if state.stamp != row.stamp:
-            row.state, row.ended_at = "stale", now
+            row.state, row.ended_at = PlanState.STALE.value, now
             return row
         for part in row.parts:
             task = state.task(part["job"])
@@ -206,7 +205,7 @@ class Plans:
                 raise PlanRefused(f"{task.name} would be below its minimum")
             if unfinished(session, task.name):
                 raise PlanRefused(f"{task.name} is recovering from a failure")
-        row.state, row.decided_by, row.decided_at = "acting", by, now
+        row.state, row.decided_by, row.decided_at = PlanState.ACTING.value, by, now
         audit(session, by, "plan.approve", f"plan {row.id}", comment, {"plan": row.id, "why": row.why}, now)
         publish_event(session, "plan.acting", str(row.id), {"by": by}, now)
         return row
@@ -215,7 +214,7 @@ class Plans:
         """Raises PlanRefused where it is settled already."""
         now = self.clock()
         row = self._open(session, plan)
-        row.state, row.decided_by, row.decided_at, row.ended_at = "rejected", by, now, now
+        row.state, row.decided_by, row.decided_at, row.ended_at = PlanState.REJECTED.value, by, now, now
         audit(session, by, "plan.reject", f"plan {row.id}", comment, {"plan": row.id}, now)
         publish_event(session, "plan.rejected", str(row.id), {"by": by}, now)
         return row
@@ -225,7 +224,7 @@ class Plans:
         row = session.get(PlanRow, plan, populate_existing=True)
         if row is None:
             raise PlanRefused(f"there is no plan {plan}")
-        if row.state not in OPEN:
+        if row.state not in UNDECIDED:
             raise PlanRefused(f"plan {plan} is {row.state}")
         return row
 
@@ -267,7 +266,7 @@ class Plans:
         if proposal is None or set(proposal.changed) <= {row.job} or row.job not in proposal.changed:
             return False
         cause = "; ".join(map(str, proposal.triggers))
-        plan = self._store(session, proposal, cause, "acting", now, decided_by="policy", incident=row.incident_id)
+        plan = self._store(session, proposal, cause, PlanState.ACTING.value, now, decided_by="policy", incident=row.incident_id)
         plan.parts = [part | ({"recovery": row.id} if part["job"] == row.job else {}) for part in plan.parts]
         own = next(part for part in plan.parts if part["job"] == row.job)
         if own["after"]:

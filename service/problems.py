@@ -13,12 +13,15 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from service.dashboard.rendering import page
 
 __all__ = ["Problem", "conflict", "install_problems", "problem_response"]
 
 log = logging.getLogger("pitstop.service")
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 class Problem(HTTPException):
@@ -61,13 +64,20 @@ async def on_problem(request: Request, error: Exception) -> Response:
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    detail = {404: "there is nothing at this address", 405: "this address does not take that method"}.get(error.status_code)
-    return answer(
-        request,
-        error.status_code,
-        detail if detail and error.detail == HTTPStatus(error.status_code).phrase else error.detail,
-        error.headers,
-    )
+    if error.status_code == 405:
+        methods = ", ".join(methods_of(request))
+        return answer(request, 405, f"this address takes {methods}", {"Allow": methods})
+    named = error.status_code != 404 or error.detail != HTTPStatus.NOT_FOUND.phrase
+    return answer(request, error.status_code, error.detail if named else "there is nothing at this address", error.headers)
+
+
+def methods_of(request: Request) -> list[str]:
+    """What the address takes, by all its routes: the one that refused knows only its own methods. HEAD is answered as GET is."""
+    routes = request.app.routes
+    taken = [way for way in METHODS if any(route.matches({**request.scope, "method": way})[0] is Match.FULL for route in routes)]
+    # Of the static files, which refuse by themselves, the rest of the path is left.
+    taken = taken or ["GET"]
+    return ["GET", "HEAD", *taken[1:]] if taken[0] == "GET" else taken
 
 
 async def on_invalid_request(request: Request, error: Exception) -> Response:

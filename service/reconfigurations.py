@@ -20,7 +20,7 @@ from service.store import Store
 from service.store.database import hold_lock
 from service.store.events import publish_event
 from service.store.jobs import Job, current_attempt
-from service.store.plans import PlanRow, acting_plans
+from service.store.plans import PlanRow, PlanState, acting_plans
 from service.store.recoveries import RecoveryRow, find_recovery, unfinished
 from service.timeline import add_timeline
 
@@ -64,7 +64,7 @@ class Reconfigurations:
         over = [_row(session, part) for part in parts]
         if all(part.get("failed") or (row is not None and row.over) for part, row in zip(parts, over, strict=True)):
             good = all(row is not None and row.stage == Stage.VERIFIED.value for row in over)
-            plan.state, plan.ended_at = ("verified" if good else "failed"), now
+            plan.state, plan.ended_at = (PlanState.VERIFIED if good else PlanState.FAILED).value, now
             publish_event(session, f"plan.{plan.state}", str(plan.id), {}, now)
             changed = True
         return changed

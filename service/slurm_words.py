@@ -14,7 +14,7 @@ from rules.hostlist import expand
 from service.fleet import HELD
 from service.store.events import publish_event
 from service.store.fleet import active_return
-from service.store.jobs import Job, Node, current_attempt
+from service.store.jobs import Job, JobState, Node, current_attempt
 from service.store.slurm import SlurmJob, SlurmWord
 
 __all__ = ["CONTROLLER_KINDS", "KINDS", "NODE_KINDS", "begin_attempt", "end_attempt", "fold_word", "mark_node", "note_slurm_job"]
@@ -68,8 +68,8 @@ def end_attempt(session: Session, row: SlurmJob, ending: Ending, now: float) -> 
     if ending.meaning is Meaning.INTENDED:
         job.state = ending.state.lower()
         publish_event(session, f"job.{job.state}", job.name, {"by": "slurm"}, now)
-    elif job.state == "running":
-        job.state = "ended" if ending.meaning is Meaning.WELL else "failed"
+    elif job.state == JobState.RUNNING:
+        job.state = (JobState.ENDED if ending.meaning is Meaning.WELL else JobState.FAILED).value
     attempt = current_attempt(session, row.job)
     if attempt is not None and attempt.ended_at is None:
         attempt.ended_at = now

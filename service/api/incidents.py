@@ -10,6 +10,7 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
 from rules.redaction import redact_text
+from rules.taxonomy import Severity
 from service.access import PrincipalDependency, Right, allow
 from service.api.documents import listing, offset_of, timeline_document
 from service.localization_documents import incident_localization
@@ -17,7 +18,7 @@ from service.problems import Problem
 from service.state import ServiceDependency
 from service.store.access import audit
 from service.store.database import timestamp
-from service.store.incidents import Alert, Failure, Incident, count_timeline, timeline
+from service.store.incidents import Alert, Failure, Incident, count_timeline, page_of_incidents, timeline
 from service.store.recoveries import Notification, RecoveryRow
 from service.timeline import IncidentState, incident_document, move
 
@@ -92,9 +93,9 @@ def notification_document(notification: Notification) -> dict[str, Any]:
 @router.get("", operation_id="listIncidents", dependencies=[Depends(allow(Right.READ))])
 def list_incidents(
     service: ServiceDependency,
-    state: Annotated[str | None, Query(max_length=32)] = None,
+    state: IncidentState | None = None,
     open: Annotated[bool | None, Query(description="only open ones, or only closed ones")] = None,
-    severity: Annotated[str | None, Query(max_length=8)] = None,
+    severity: Severity | None = None,
     job: Annotated[str | None, Query(max_length=255)] = None,
     node: Annotated[str | None, Query(max_length=255)] = None,
     silenced: Annotated[bool | None, Query(description="only silenced ones, or only the others")] = None,
@@ -106,7 +107,7 @@ def list_incidents(
     chosen = select(Incident).where(Incident.merged_into.is_(None))
     for column, value in ((Incident.state, state), (Incident.severity, severity), (Incident.job, job), (Incident.node, node)):
         if value is not None:
-            chosen = chosen.where(column == value)
+            chosen = chosen.where(column == str(value))
     if open is not None:
         # By an expression where it is null: the unique index would be searched for a hundred thousand nulls.
         chosen = chosen.where(Incident.open_key.is_not(None) if open else func.coalesce(Incident.open_key, "") == "")
@@ -114,8 +115,7 @@ def list_incidents(
         held = and_(Incident.silenced_until.is_not(None), Incident.silenced_until > service.clock())
         chosen = chosen.where(held if silenced else ~held)
     with service.store.reading() as session:
-        total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
-        rows = session.scalars(chosen.order_by(Incident.last_seen.desc(), Incident.id.desc()).offset(offset).limit(limit)).all()
+        total, rows = page_of_incidents(session, chosen, offset, limit)
     return listing(rows, incident_document, total, offset, limit)
 
 

@@ -20,7 +20,7 @@ from service.slurm_words import note_slurm_job
 from service.state import Service, ServiceDependency
 from service.store.accounts import GenerationRow
 from service.store.events import publish_event
-from service.store.jobs import Attempt, Job, current_attempt, find_attempt, rank_states
+from service.store.jobs import Attempt, Job, JobState, current_attempt, find_attempt, rank_states
 
 __all__ = ["JobName", "hold_heartbeat", "job_or_404", "launched_job", "router"]
 
@@ -169,7 +169,7 @@ def register_job(
                 **fields,
                 created_at=now,
                 updated_at=now,
-                state="registered",
+                state=JobState.REGISTERED.value,
                 generation=0,
                 weight=1.0,
                 modes={},
@@ -191,13 +191,13 @@ def register_job(
 @router.get("", operation_id="listJobs", dependencies=[Depends(allow(Right.READ))])
 def list_jobs(
     service: ServiceDependency,
-    state: Annotated[str | None, Query(max_length=32)] = None,
+    state: JobState | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     cursor: str | None = None,
 ) -> dict[str, Any]:
     """Jobs, the most recently changed first."""
     offset = offset_of(cursor)
-    chosen = select(Job) if state is None else select(Job).where(Job.state == state)
+    chosen = select(Job) if state is None else select(Job).where(Job.state == state.value)
     with service.store.reading() as session:
         total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
         rows = session.scalars(chosen.order_by(Job.updated_at.desc(), Job.name).offset(offset).limit(limit)).all()
@@ -266,7 +266,7 @@ def report_attempt(
         node = next((place.node for place in body.ranks if place.node and told), None)
         note_generation(session, row, body.generation, body.attempt, len(body.ranks), node, fields["started_at"])
         row.generation = body.generation
-        row.state = "running"
+        row.state = JobState.RUNNING.value
         row.exit_status = row.ended_at = None
         row.updated_at = row.heartbeat_at = now
         session.flush()
@@ -319,7 +319,7 @@ async def report_heartbeat(
     """What the ranks of one node are doing; with `ended`, that the job is over. One of an older generation changes nothing."""
     heartbeat = heartbeat_of(job, body, service.clock())
     standing = await to_thread.run_sync(service.heartbeats.look_up, job)
-    if standing is None or standing.state != "running" or standing.generation != body.generation or body.ended:
+    if standing is None or standing.state != JobState.RUNNING or standing.generation != body.generation or body.ended:
         return await to_thread.run_sync(change_by_heartbeat, service, principal, heartbeat, body.ended, body.exit_status)
     check_project(principal, standing.project)
     await service.first_heartbeats.put(heartbeat)
@@ -345,15 +345,15 @@ def change_by_heartbeat(
         if ended:
             row.ended_at = now
             row.exit_status = exit_status
-            row.state = "ended" if exit_status == 0 else "failed"
+            row.state = (JobState.ENDED if exit_status == 0 else JobState.FAILED).value
             attempt = find_attempt(session, job, heartbeat.attempt)
             if attempt is not None:
                 attempt.ended_at = now
             generation = session.get(GenerationRow, (job, heartbeat.generation))
             if generation is not None and exit_status == 0:
                 generation.done_at = now
-        elif row.state == "registered":
-            row.state = "running"
+        elif row.state == JobState.REGISTERED:
+            row.state = JobState.RUNNING.value
         if row.state != state:
             row.updated_at = now
             publish_event(session, f"job.{row.state}", job, {"exit_status": row.exit_status}, now)

@@ -150,7 +150,10 @@ def read_logs(
     cursor: str | None = None,
 ) -> dict[str, Any]:
     """Kept lines, exactly as stored, in the order in which they arrived."""
-    query = LineQuery(job, node, rank, attempt, moment(since, "from"), moment(until, "to"), contains)
+    begin, end = moment(since, "from"), moment(until, "to")
+    if begin is not None and end is not None and begin > end:
+        raise Problem(422, "from: it is after `to`")
+    query = LineQuery(job, node, rank, attempt, begin, end, contains)
     with service.store.reading() as session:
         page = read_page(session, query, cursor, limit)
     return {"items": page.items, "total": page.total, "next_cursor": page.cursor}

@@ -131,7 +131,7 @@ def list_nodes(
 @router.get("/suspects", operation_id="listSuspects", dependencies=[Depends(allow(Right.READ))])
 def list_suspects(
     service: ServiceDependency,
-    kind: Annotated[str | None, Query(pattern="^(node|gpu|link)$")] = None,
+    kind: Literal["node", "gpu", "link"] | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> dict[str, Any]:
     """Nodes, GPUs and links at which failures of several jobs point, the most suspicious first."""

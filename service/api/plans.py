@@ -23,7 +23,7 @@ from service.state import Service, ServiceDependency
 from service.store.access import audit
 from service.store.database import timestamp
 from service.store.events import publish_event
-from service.store.plans import PlanRow
+from service.store.plans import PlanRow, PlanState
 
 __all__ = ["plan_document", "router"]
 
@@ -80,13 +80,13 @@ def plan_or_404(session: Session, plan: int) -> PlanRow:
 @router.get("/plans", operation_id="listPlans", dependencies=READ)
 def list_plans(
     service: ServiceDependency,
-    state: Annotated[str | None, Query(max_length=16)] = None,
+    state: PlanState | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     cursor: str | None = None,
 ) -> dict[str, Any]:
     """Proposals and what became of them, the newest first."""
     offset = offset_of(cursor)
-    chosen = select(PlanRow) if state is None else select(PlanRow).where(PlanRow.state == state)
+    chosen = select(PlanRow) if state is None else select(PlanRow).where(PlanRow.state == state.value)
     with service.store.reading() as session:
         total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
         rows = session.scalars(chosen.order_by(PlanRow.id.desc()).offset(offset).limit(limit)).all()
@@ -154,7 +154,7 @@ def settle(
             document = plan_document(act(session, plan, principal.name, comment))
     except PlanRefused as refused:
         raise Problem(409, str(refused)) from None
-    if document["state"] == "stale":
+    if document["state"] == PlanState.STALE:
         raise Problem(409, f"plan {plan} is stale: the cluster changed since it was made; ask for a new one")
     return document
 

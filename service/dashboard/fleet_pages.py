@@ -17,7 +17,7 @@ from service.problems import Problem
 from service.state import ServiceDependency
 from service.store.fleet import NodePlace, NodeReturn
 from service.store.incidents import Incident
-from service.store.jobs import Attempt, GpuRow, Job, Node, NodeAlias, count_jobs, rank_states
+from service.store.jobs import Attempt, GpuRow, Job, JobState, Node, NodeAlias, count_jobs, rank_states
 
 __all__ = ["router"]
 
@@ -33,10 +33,8 @@ def following(offset: int, size: int, total: int) -> int | None:
 
 
 @router.get("/jobs")
-def jobs_page(
-    service: ServiceDependency, state: Annotated[str | None, Query(max_length=32)] = None, offset: Offset = 0
-) -> HTMLResponse:
-    chosen = select(Job) if state is None else select(Job).where(Job.state == state)
+def jobs_page(service: ServiceDependency, state: JobState | None = None, offset: Offset = 0) -> HTMLResponse:
+    chosen = select(Job) if state is None else select(Job).where(Job.state == state.value)
     with service.store.reading() as session:
         total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
         jobs = session.scalars(chosen.order_by(Job.created_at.desc(), Job.name).offset(offset).limit(JOBS)).all()

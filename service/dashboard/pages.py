@@ -12,7 +12,7 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from rules.signal import Role
-from rules.taxonomy import NONE, load_taxonomy
+from rules.taxonomy import NONE, Severity, load_taxonomy
 from service.access import Principal, PrincipalDependency, Right, allow, authenticate
 from service.api.incidents import SHOWN_ALERTS, IncidentId, incident_or_404
 from service.dashboard.rendering import page
@@ -23,17 +23,17 @@ from service.situations import frozen
 from service.state import Service, ServiceDependency
 from service.store.access import audit
 from service.store.fleet import NodeReturn
-from service.store.incidents import Alert, Failure, Incident, count_timeline, timeline
+from service.store.incidents import Alert, Failure, Incident, count_timeline, page_of_incidents, timeline
 from service.store.jobs import Node, count_jobs
 from service.store.logs import Origin
 from service.store.recoveries import Notification, RecoveryRow
+from service.timeline import IncidentState
 
 __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
 PAGE = 50
-WAITING = "waiting_for_approval"
 SIMILAR = 8
 ROLES = [role.value for role in (Role.ROOT, Role.CASCADE, Role.TEARDOWN, Role.CONTEXT)]
 COOKIE_SECONDS = 12 * 3600
@@ -42,8 +42,8 @@ COOKIE_SECONDS = 12 * 3600
 @router.get("/", dependencies=[Depends(allow(Right.READ))])
 def overview(
     service: ServiceDependency,
-    severity: Annotated[str | None, Query(max_length=8)] = None,
-    state: Annotated[str | None, Query(max_length=32)] = None,
+    severity: Severity | None = None,
+    state: IncidentState | None = None,
     all: bool = False,
     contains: Annotated[str | None, Query(max_length=255)] = None,
     offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
@@ -54,9 +54,9 @@ def overview(
     if not all:
         chosen = chosen.where(Incident.open_key.is_not(None))
     if severity:
-        chosen = chosen.where(Incident.severity == severity)
+        chosen = chosen.where(Incident.severity == severity.value)
     if state:
-        chosen = chosen.where(Incident.state == state)
+        chosen = chosen.where(Incident.state == state.value)
     if contains:
         chosen = chosen.where(
             or_(
@@ -67,16 +67,18 @@ def overview(
         )
     with service.store.reading() as session:
         why_frozen = frozen(session)
-        total = session.scalar(select(func.count()).select_from(chosen.subquery())) or 0
-        incidents = session.scalars(
-            chosen.order_by(Incident.last_seen.desc(), Incident.id.desc()).offset(offset).limit(PAGE)
-        ).all()
+        total, incidents = page_of_incidents(session, chosen, offset, PAGE)
         counted = session.execute(
             select(Incident.severity, func.count()).where(Incident.open_key.is_not(None)).group_by(Incident.severity)
         )
         found = {row[0]: row[1] for row in counted}
         jobs = count_jobs(session)
-        waiting = session.scalar(select(func.count()).select_from(Incident).where(Incident.state == WAITING)) or 0
+        waiting = (
+            session.scalar(
+                select(func.count()).select_from(Incident).where(Incident.state == IncidentState.WAITING_FOR_APPROVAL.value)
+            )
+            or 0
+        )
         silent = session.scalar(select(func.count()).select_from(Node).where(Node.lease_until < now)) or 0
         heard = (session.scalar(select(func.count()).select_from(Node)) or 0) - silent
         out = session.scalar(select(func.count()).select_from(NodeReturn).where(NodeReturn.over.is_(False))) or 0
@@ -93,7 +95,7 @@ def overview(
         incidents=incidents,
         total=total,
         next_offset=offset + PAGE if offset + PAGE < total else None,
-        severities={name: found.get(name, 0) for name in ("SEV1", "SEV2", "SEV3", "NONE")},
+        severities={level.value: found.get(level.value, 0) for level in Severity},
         jobs=jobs,
         nodes={"heard": heard, "silent": silent, "out": out, "limit": limit},
         waiting=waiting,

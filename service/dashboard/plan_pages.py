@@ -13,7 +13,7 @@ from recovery.planning.tasks import PlanError
 from service.access import Right, allow
 from service.dashboard.rendering import page
 from service.state import ServiceDependency
-from service.store.plans import PlanRow
+from service.store.plans import UNDECIDED, PlanRow
 
 __all__ = ["router"]
 
@@ -73,5 +73,5 @@ def plan_page(service: ServiceDependency, what_if: Annotated[list[str] | None, Q
         switches=switches,
         notes=notes,
         plans=plans,
-        waiting=next((plan for plan in plans if plan.state in ("waiting", "suggested")), None),
+        waiting=next((plan for plan in plans if plan.state in UNDECIDED), None),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint, func, select
+from sqlalchemy import JSON, Boolean, Float, ForeignKey, Index, Integer, Select, String, Text, UniqueConstraint, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from service.store.database import Base, BigId
@@ -20,6 +20,7 @@ __all__ = [
     "TimelineEntry",
     "count_timeline",
     "find_failure",
+    "page_of_incidents",
     "timeline",
 ]
 
@@ -181,6 +182,17 @@ class Implication(Base):
     reason: Mapped[str] = mapped_column(String(64))
     weight: Mapped[float] = mapped_column(Float)
     at: Mapped[float] = mapped_column(Float)
+
+
+def page_of_incidents(session: Session, chosen: Select[Incident], offset: int, limit: int) -> tuple[int, Sequence[Incident]]:
+    """How many are `chosen`, and `limit` of them from `offset` on, the most recently seen first.
+
+    Whole rows are read for the page only: what is skipped and sorted comes from the index.
+    """
+    order = Incident.last_seen.desc(), Incident.id.desc()
+    total = session.scalar(select(func.count()).select_from(chosen.with_only_columns(Incident.id).subquery())) or 0
+    page = chosen.with_only_columns(Incident.id).order_by(*order).offset(offset).limit(limit)
+    return total, session.scalars(select(Incident).where(Incident.id.in_(page)).order_by(*order)).all()
 
 
 def timeline(session: Session, incident_id: int) -> Sequence[TimelineEntry]:

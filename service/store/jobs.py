@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import JSON, Boolean, Float, ForeignKey, Integer, String, UniqueConstraint, func, select
@@ -14,6 +15,7 @@ __all__ = [
     "Attempt",
     "GpuRow",
     "Job",
+    "JobState",
     "Node",
     "NodeAlias",
     "RankState",
@@ -22,6 +24,18 @@ __all__ = [
     "find_attempt",
     "rank_states",
 ]
+
+
+class JobState(StrEnum):
+    """How far a job has come. The last three: Slurm ended it as somebody asked."""
+
+    REGISTERED = "registered"
+    RUNNING = "running"
+    ENDED = "ended"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    REVOKED = "revoked"
+    REQUEUED = "requeued"
 
 
 class Job(Base):
@@ -44,7 +58,7 @@ class Job(Base):
     modes: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
     # Registered by an unauthenticated caller on this machine: its own processes may be acted on, nothing beyond.
     local: Mapped[bool] = mapped_column(Boolean, default=False)
-    state: Mapped[str] = mapped_column(String(32), default="registered", index=True)
+    state: Mapped[str] = mapped_column(String(32), default=JobState.REGISTERED.value, index=True)
     generation: Mapped[int] = mapped_column(Integer, default=0)
     exit_status: Mapped[int | None] = mapped_column(Integer)
     created_at: Mapped[float] = mapped_column(Float)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import JSON, Float, ForeignKey, Integer, String, Text, UniqueConstraint, select
@@ -10,7 +11,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from service.store.database import Base, BigId
 
-__all__ = ["PlanRow", "StepTime", "acting_plans", "newest_plan"]
+__all__ = ["UNDECIDED", "PlanRow", "PlanState", "StepTime", "acting_plans", "newest_plan"]
 
 
 class StepTime(Base):
@@ -30,10 +31,25 @@ class StepTime(Base):
     updated_at: Mapped[float] = mapped_column(Float)
 
 
+class PlanState(StrEnum):
+    """What became of a proposal. Suggested: nobody acts on it; waiting: for a person."""
+
+    SUGGESTED = "suggested"
+    WAITING = "waiting"
+    ACTING = "acting"
+    VERIFIED = "verified"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    STALE = "stale"
+
+
+UNDECIDED = (PlanState.SUGGESTED.value, PlanState.WAITING.value)
+
+
 class PlanRow(Base):
     """One proposal and what became of it.
 
-    `state`: suggested (nobody acts on it), waiting (for a person), acting, verified, failed, rejected, stale. `parts`, one a job
+    `parts`, one a job
     that is re-formed: {"job", "nodes", "after": jobs that first give nodes up, "recovery": its id once begun, "hit": bool}.
     """
 
@@ -55,7 +71,7 @@ class PlanRow(Base):
 
 def acting_plans(session: Session) -> Sequence[PlanRow]:
     """Plans that are being carried out, oldest first."""
-    return session.scalars(select(PlanRow).where(PlanRow.state == "acting").order_by(PlanRow.id)).all()
+    return session.scalars(select(PlanRow).where(PlanRow.state == PlanState.ACTING.value).order_by(PlanRow.id)).all()
 
 
 def newest_plan(session: Session) -> PlanRow | None:

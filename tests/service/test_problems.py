@@ -22,6 +22,8 @@ from fastapi.testclient import TestClient
         ("POST", "/api/v1/jobs/unknown/heartbeat", {"json": {"attempt": 0, "generation": 1}}, 404),
         ("GET", "/api/v1/jobs?cursor=nonsense", {}, 422),
         ("GET", "/api/v1/jobs?limit=0", {}, 422),
+        ("GET", "/api/v1/logs?from=yesterday", {}, 422),
+        ("GET", "/api/v1/logs?from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z", {}, 422),
     ],
 )
 def test_an_error_is_a_problem_document(
@@ -35,6 +37,48 @@ def test_an_error_is_a_problem_document(
     assert document["type"] == "about:blank"
     assert document["title"] and document["detail"] and "\n" not in document["detail"]
     assert client.get("/api/v1/jobs").json()["total"] == 0
+
+
+def test_every_list_refuses_what_its_filters_and_pages_cannot_be(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    paths, schemas = document["paths"], document["components"]["schemas"]
+    named, paged = [], []
+    for path, operation in ((path, methods["get"]) for path, methods in paths.items() if "get" in methods and "{" not in path):
+        for parameter in operation.get("parameters", ()):
+            kinds = [parameter["schema"], *parameter["schema"].get("anyOf", ())]
+            kinds = [schemas[kind["$ref"].rsplit("/", 1)[1]] if "$ref" in kind else kind for kind in kinds]
+            allowed = [value for kind in kinds for value in kind.get("enum", ())]
+            assert allowed or parameter["name"] not in ("state", "severity", "kind", "by"), (path, parameter["name"])
+            if allowed:
+                answer = client.get(path, params={parameter["name"]: "sev1"})
+                assert answer.status_code == 422 and all(value in answer.json()["detail"] for value in allowed), answer.text
+                named.append(f"{path} {parameter['name']}")
+            if parameter["name"] == "limit":
+                assert {client.get(path, params={"limit": wrong}).status_code for wrong in ("-1", "0", "many", "1e9")} == {422}
+                paged.append(path)
+    assert "/api/v1/incidents severity" in named and len(named) >= 7 and len(paged) >= 12
+
+
+@pytest.mark.parametrize("path", ["/?severity=sev1", "/?state=open", "/jobs?state=lost"])
+def test_a_page_that_is_asked_for_an_unknown_value_says_so(client: TestClient, path: str) -> None:
+    shown = client.get(path, headers={"accept": "text/html"})
+    assert (shown.status_code, "Input should be" in shown.text) == (422, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "taken"),
+    [
+        ("PUT", "/api/v1/jobs", "GET, HEAD, POST"),
+        ("DELETE", "/api/v1/jobs/train", "GET, HEAD, PATCH"),
+        ("GET", "/api/v1/logs", None),
+        ("PATCH", "/api/v1/logs", "GET, HEAD, POST"),
+        ("GET", "/api/v1/jobs/train/heartbeat", "POST"),
+        ("POST", "/static/live.js", "GET, HEAD"),
+    ],
+)
+def test_a_method_that_is_not_taken_is_told_all_that_are(client: TestClient, method: str, path: str, taken: str | None) -> None:
+    answer = client.request(method, path)
+    assert answer.headers.get("allow") == taken and (answer.status_code == 405) == (taken is not None)
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/api/v1/jobs", "/api/v1/rules", "/nowhere"])
