@@ -16,6 +16,7 @@ from detectors.reading.sources import LineReader, UnreadableInput, find_sources
 from detectors.reading.text import rank_span, strip_escapes_of_view
 from rules.artefact import load_compiled
 from rules.compression import CompressionReport, Compressor, RankTrace
+from rules.file_errors import cannot_write
 from rules.pack import PackError
 
 __all__ = ["app"]
@@ -111,7 +112,7 @@ def opened(path: str | None, as_json: bool, source: str) -> Output:
     try:
         return Output(Path(path).open("wb"), path)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; name another file with -o") from None
+        raise UsageError(cannot_write(path, error)) from None
 
 
 def document(report: CompressionReport, lines: int, size: int, seconds: float) -> dict[str, Any]:

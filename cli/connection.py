@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.main import UsageError, fail
+from rules.file_errors import cannot_read
 
 __all__ = ["ask"]
 
@@ -33,7 +34,7 @@ def ask(
         try:
             headers["Authorization"] = f"Bearer {token.read_text(encoding='utf-8').strip()}"
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read the token file {token}: {error}") from None
+            raise UsageError(cannot_read(f"the token file {token}", error)) from None
     try:
         # The service is in the cluster: a proxy of the environment is for other places.
         answer = httpx2.request(method, f"{address}{path}", json=body, headers=headers, timeout=10, trust_env=False)

@@ -19,6 +19,7 @@ from cli.main import UsageError
 from detectors.reading.scan import scan_text
 from rules.artefact import load_matcher
 from rules.diagnosis import Diagnosis
+from rules.file_errors import cannot_read, cannot_write
 from rules.matcher import Matcher
 from rules.pack import PackError
 from rules.ranking import rank
@@ -35,7 +36,7 @@ def read_cases(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from None
+        raise UsageError(cannot_read(path, error)) from None
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -147,6 +148,8 @@ def evaluate(
 ) -> None:
     """Diagnose every case of a labelled corpus and measure the diagnoses against the labels."""
     cases = list(read_cases(corpus))
+    if not cases:
+        raise UsageError(f"{corpus} holds no case: one JSON object a line is needed, with an id and a log")
     try:
         matcher = load_matcher()
     except PackError as error:
@@ -162,7 +165,7 @@ def evaluate(
         try:
             predictions.write_text("".join(json.dumps(item) + "\n" for item in made), encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"cannot write {predictions}: {error}") from None
+            raise UsageError(cannot_write(predictions, error)) from None
     judged = [item for case, made_of_it in zip(cases, made, strict=True) if (item := judge(case, made_of_it))]
     report = report_of(judged) | {"rungs": tally.document()}
     if as_json:

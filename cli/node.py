@@ -49,7 +49,8 @@ def node(
     except JobBusyError:
         raise UsageError("another pitstop node runs on this data directory; choose another with --data-dir") from None
     except OSError as problem:
-        raise UsageError(f"the data directory cannot be used: {problem}; choose another with --data-dir") from None
+        why = f"{problem.strerror}: {problem.filename}"
+        raise UsageError(f"the data directory cannot be used: {why}; choose another with --data-dir") from None
 
     def say(text: str) -> None:
         print(f"pitstop node: {text}", file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from cli.main import UsageError
 from cli.options import option_parser
 from recovery.planning.pipeline.model import PipelineError, Routing, Schedule
+from rules.file_errors import cannot_read, cannot_write
 
 if TYPE_CHECKING:
     from recovery.planning.pipeline.throughput import Change
@@ -63,13 +64,17 @@ def app(args: Sequence[str], prog_name: str) -> None:
     except PipelineError as error:
         raise UsageError(f"{options.specification}: {error}") from None
     except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from None
+        raise UsageError(cannot_write(error.filename, error)) from None
 
 
 def read_document(path: str) -> object:
     """Raises UsageError."""
     try:
-        return json.loads(sys.stdin.read() if path == "-" else Path(path).read_text("utf-8"))
+        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(cannot_read(path, error)) from None
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: no JSON: {error}") from None
 

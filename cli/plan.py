@@ -15,6 +15,7 @@ from rich.table import Table
 
 from cli.commands import CommandLine
 from cli.main import UsageError
+from rules.file_errors import cannot_read
 
 if TYPE_CHECKING:
     from recovery.planning.proposal import Proposal
@@ -30,9 +31,9 @@ def read_state(path: str) -> object:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         document: object = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from None
+        raise UsageError(cannot_read(path, error)) from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
     return document
 
 

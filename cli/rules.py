@@ -6,15 +6,17 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli.commands import CommandLine
-from cli.main import UsageError
+from cli.main import UsageError, fail
 from rules.artefact import ARTEFACT_VARIABLE, artefact_key, artefact_path, compile_rules, load_matcher, write_artefact
 from rules.check import check_packs
+from rules.file_errors import cannot_read, cannot_write
 from rules.gate import Candidate, SettledIncident, inspect
 from rules.matcher import Clause
 from rules.pack import PACK_FOLDER, PackError, Rule, load_packs, read_packs
@@ -48,9 +50,12 @@ def list_rules(as_json: AsJson = False) -> None:
 @app.command()
 def show(code: Annotated[str, typer.Argument(help="The code of the rule, as in PS-XID-079.")], as_json: AsJson = False) -> None:
     """Everything one rule says."""
-    rule = next((rule for rule in known_rules() if rule.code == code), None)
+    rules = {rule.code: rule for rule in known_rules()}
+    rule = rules.get(code)
     if rule is None:
-        raise UsageError(f"no rule {code!r}; pitstop rules list has them all")
+        near = get_close_matches(code.upper(), rules, n=3, cutoff=0.75)
+        hint = f"there is {', '.join(near)}; " if near else ""
+        raise UsageError(f"no rule {code!r}; {hint}pitstop rules list has them all")
     document = {name: value for name, value in asdict(rule).items() if value not in (None, (), "")}
     if as_json:
         print(json.dumps(document))
@@ -76,6 +81,8 @@ def check(folder: Annotated[Path, typer.Argument(help="A folder of packs; Pitsto
         rules, problems = check_packs(read_packs(folder), load_taxonomy())
     except PackError as error:
         raise UsageError(str(error)) from None
+    if not rules and not problems:
+        raise UsageError(f"no rule under {folder}: name a folder of packs (*.yaml)")
     for problem in problems:
         print(problem, file=sys.stderr)
     examples = sum(len(rule.examples.match) + len(rule.examples.miss) for rule in rules)
@@ -140,7 +147,7 @@ def judge(
         healthy = [line for path in normal for line in path.read_text(encoding="utf-8", errors="replace").split("\n")]
         cited = tuple(cites.read_text(encoding="utf-8", errors="replace").splitlines())
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read: {error}") from None
+        raise UsageError(cannot_read(getattr(error, "filename", None) or candidate, error)) from None
     # Not at the top: only this command reads a corpus.
     from cli.evaluate import read_cases
 
@@ -180,8 +187,7 @@ def compile_command(
     except PackError as error:
         raise UsageError(f"{error}; pitstop rules check lists every problem") from None
     except OSError as error:
-        print(f"pitstop: cannot write {path}: {error.strerror or error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        fail(cannot_write(path, error), 1)
     print(f"{len(compiled.rules)} rules in {path}")
 
 

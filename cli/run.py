@@ -23,6 +23,7 @@ from node.ranks import job_interpreter, starts_ranks_itself
 from node.service_client import ServiceClient, read_token
 from node.slurm_environment import SlurmEnvironmentError, SlurmPlace, read_slurm_environment
 from rules.account import NoHome, state_folder
+from rules.file_errors import cannot_read
 
 __all__ = ["app", "data_directory", "service_clients"]
 
@@ -50,8 +51,8 @@ def service_clients(service: str, token_file: Path | None) -> tuple[str, str | N
         raise UsageError(f"--service {service!r} is no address such as {DEFAULT_SERVICE}")
     try:
         return service.rstrip("/"), read_token(token_file)
-    except OSError as problem:
-        raise UsageError(f"the token file cannot be read: {problem}") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(cannot_read(f"the token file {token_file}", problem)) from None
 
 
 def default_job(command: list[str]) -> str:
@@ -153,6 +154,7 @@ def run(
         order=place.node_rank if several and place is not None and node_rank is None else node_rank,
         place=place,
         spare=spare,
+        service_meant=service != DEFAULT_SERVICE,
     )
     try:
         status = launch_job(request, job_directory(data_dir, place), lambda: ServiceClient(address, token), time.time())

@@ -14,6 +14,7 @@ import typer
 from cli.commands import CommandLine
 from cli.main import UsageError
 from cli.plan import read_state
+from rules.file_errors import cannot_write
 
 app = CommandLine()
 
@@ -64,7 +65,7 @@ def keep_report(report: dict[str, Any], name: str, data_dir: Path | None) -> Non
         temporary.write_text(json.dumps(report), encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise UsageError(cannot_write(path, error)) from None
 
 
 @app.command()

@@ -21,6 +21,7 @@ from evaluation.runner import TEMPORARY_FAILURE, RunFolder, RunInUse, Runner
 from evaluation.sources import PathSource, StagingError
 from evaluation.spec import DatasetSpec, RunSpec, SpecError, VerifyCommand, VerifyKind, read_spec
 from evaluation.staging import ModelCache
+from rules.file_errors import cannot_read
 
 if TYPE_CHECKING:
     from cli.trials_service import ServiceListener
@@ -246,7 +247,7 @@ def verify(
     try:
         references = {record["sample"]: record for record in records_of(entry.references) if type(record.get("sample")) is int}
     except OSError as problem:
-        raise UsageError(f"the references of {dataset} cannot be read: {problem}") from None
+        raise UsageError(cannot_read(f"the references of {dataset}, {entry.references}", problem)) from None
     with Appender(verdicts) as appender:
 
         def write(record: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ import yaml
 from evaluation.sandbox import Limits
 from evaluation.sources import CommandSource, ModelSource, PathSource, UrlSource
 from evaluation.workload import Dataset, Slot
+from rules.file_errors import cannot_read
 
 __all__ = ["DatasetSpec", "RunSpec", "SpecError", "VerifyCommand", "VerifyKind", "read_spec"]
 
@@ -278,7 +279,7 @@ def read_spec(path: Path) -> RunSpec:
     try:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
-        raise SpecError(f"{path} cannot be read: {problem}") from None
+        raise SpecError(cannot_read(path, problem)) from None
     except yaml.YAMLError as problem:
         raise SpecError(f"{path} is not YAML: {' '.join(str(problem).split())[:200]}") from None
     document = known_fields(loaded, TOP, str(path))

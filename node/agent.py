@@ -390,8 +390,7 @@ class Agent:
         self._local.finish(care.generation)
         if self.link is not None and not follows:
             self.link.report_end(end_document(self._launch.node, care, readings, status, time.monotonic()))
-            if not self.link.finish(FINISH_SECONDS):
-                self._say("not everything reached the service; the next run of this job sends the rest")
+            self.link.finish(FINISH_SECONDS)
         self._local.group.close()
         if self._crew is not None:
             self._crew.close()

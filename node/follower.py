@@ -388,8 +388,8 @@ class FollowingAgent:
         command, self._command = self._command, None
         if command is not None and command.command.kind == "stop_ranks":
             self._answer(command.command, "done", "every process of the job on this node has ended")
-        if self.link is not None and not self.link.finish(FINISH_SECONDS):
-            self._say("not everything reached the service; the next run of this job sends the rest")
+        if self.link is not None:
+            self.link.finish(FINISH_SECONDS)
         self._local.group.close()
         self._line.close()
         self._state = replace(self._state, exit_status=status, care=replace(self._state.care, phase=Phase.ENDED))

@@ -16,6 +16,7 @@ from typing import Any
 
 from detectors.processes import ProcessId, is_running
 from node.keeper_client import KeeperClient, KeeperError
+from node.sdk_process import program_of
 from pitstop import protocol
 
 __all__ = ["Hosting"]
@@ -55,11 +56,8 @@ class Hosting:
         if self._python is None:
             self._say("no Python on the job's PATH: staged checkpoints stay in memory")
             return None
-        sdk = Path(protocol.__file__).resolve().parent.parent
-        setting = f"import sys; sys.path[:] = [p for p in sys.path if p] + [{str(sdk)!r}]"
-        code = f"{setting}; from pitstop.checkpoint.host import main; main()"
         environment = {key: value for key, value in os.environ.items() if key != "PITSTOP_TOKEN_FILE"}
-        arguments = [self._python, "-c", code, str(self.staging), "--listen", self._host]
+        arguments = [self._python, "-c", program_of("pitstop.checkpoint.host"), str(self.staging), "--listen", self._host]
         try:
             return keeper.spawn({"host": True}, arguments, environment, str(Path.cwd()), self._folder / "host.log")
         except KeeperError as problem:

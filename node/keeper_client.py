@@ -19,6 +19,7 @@ from typing import Any
 
 from detectors.processes import ProcessId, identify
 from node.keeper import EXITS, SOCKET
+from node.sdk_process import program_of
 from pitstop import protocol
 
 __all__ = ["STORE_SOCKET", "KeeperClient", "KeeperError", "OpenedStore", "open_store", "recorded_exits"]
@@ -198,10 +199,8 @@ def open_store(
         if present is not None:
             keeper.kill([present], signal.SIGKILL)
         path.unlink(missing_ok=True)
-        sdk = Path(protocol.__file__).resolve().parent.parent
-        # Our folder comes last, so that nothing of the agent's installation shadows the job's own packages.
-        code = f"import sys; sys.path[:] = [p for p in sys.path if p] + [{str(sdk)!r}]; from pitstop.store import main; main()"
-        present = keeper.spawn({"store": True}, [python, "-c", code, str(path)], env, cwd, folder / "store.log")
+        words = [python, "-c", program_of("pitstop.store"), str(path)]
+        present = keeper.spawn({"store": True}, words, env, cwd, folder / "store.log")
         answer = first_answer(path, message, present, folder / "store.log")
     if not answer.get("ok"):
         keeper.kill([present], signal.SIGKILL)

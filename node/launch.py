@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -32,6 +33,8 @@ __all__ = ["LaunchError", "Start", "boot_id", "identity_of", "launch", "plan_sta
 
 
 SCHEDULER_GRACE_SECONDS = 86_400.0
+# What the file systems of this kernel take at most; a job's folder is called as the job is.
+MAX_NAME_BYTES = 255
 
 
 class LaunchError(Exception):
@@ -118,7 +121,11 @@ def launch(request: Launch, data_directory: Path, new_client: Callable[[], Servi
     except JobBusyError:
         raise LaunchError(f"job {request.job} is cared for by another pitstop run already; choose another --job") from None
     except OSError as problem:
-        raise LaunchError(f"the data directory cannot be used: {problem}; choose another with --data-dir") from None
+        if problem.errno == errno.ENAMETOOLONG and len(folder.path.name) > MAX_NAME_BYTES:
+            raise LaunchError("the job's name is too long for a folder's name; choose a shorter --job") from None
+        raise LaunchError(
+            f"the data directory cannot be used: {problem.strerror}: {problem.filename}; choose another with --data-dir"
+        ) from None
     try:
         return launch_in(folder, request, new_client, now)
     finally:
@@ -181,7 +188,8 @@ def launch_in(folder: JobFolder, request: Launch, new_client: Callable[[], Servi
     job = JobOnNode(request, folder, LogShipping(spool, request.job, request.node, folder.logs), say)
     if new_client is not None:
         identity, registration = identity_of(request.node), registration_of(request)
-        job.link = ServiceLink(new_client, identity, request.job, registration, spool, job.put, say, job.heartbeat, state.after)
+        about = identity, request.job, registration, spool
+        job.link = ServiceLink(new_client, *about, job.put, say, job.heartbeat, state.after, request.service_meant)
         job.link.start()
     # Lines of earlier starts were shown by the agents of their time.
     shown = {path: Position(path.stat().st_size) for path, _, _ in log_files(folder.logs)}

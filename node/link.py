@@ -74,7 +74,10 @@ def parse_command(row: Mapping[str, Any]) -> Command | None:
 
 
 class ServiceLink:
-    """Talks to one service about one job. `beat` gives the present heartbeat; `registration` the job's document."""
+    """Talks to one service about one job. `beat` gives the present heartbeat; `registration` the job's document.
+
+    `meant`: somebody named the service; else one is used where there is one, and not missed where there is none.
+    """
 
     def __init__(
         self,
@@ -87,7 +90,10 @@ class ServiceLink:
         say: Callable[[str], None],
         beat: Callable[[], Mapping[str, Any] | None],
         after: int,
+        meant: bool = True,
     ) -> None:
+        self._meant = meant
+        self._was_heard = False
         self._new_client = new_client
         self._identity = identity
         self._job = job
@@ -165,8 +171,9 @@ class ServiceLink:
 
         A service that does not answer just now gets the shorter UNHEARD_SECONDS to change its mind.
         """
+        missed = self._meant or self._was_heard
         left, moved_at = self._left(), time.monotonic()
-        while left != NOTHING_LEFT:
+        while left != NOTHING_LEFT and (missed or self._reachable is not False):
             if time.monotonic() - moved_at > (UNHEARD_SECONDS if self._reachable is False else seconds):
                 break
             time.sleep(0.02)
@@ -175,6 +182,8 @@ class ServiceLink:
         self._stopping.set()
         self._wake.set()
         self._spool.added.set()
+        if left != NOTHING_LEFT and missed:
+            self._say("not everything reached the service; the next run of this job sends the rest")
         return left == NOTHING_LEFT
 
     def _left(self) -> tuple[int, bool, int | None]:
@@ -184,12 +193,13 @@ class ServiceLink:
     def _heard(self) -> None:
         if self._reachable is False:
             self._say("the service answers again")
-        self._reachable = True
+        self._reachable = self._was_heard = True
         self._put(Heard())
 
     def _unheard(self, problem: ServiceUnavailable) -> None:
         if self._reachable is not False:
-            self._say(f"the service does not answer ({problem}); going on without it")
+            who, it = ("the service does not answer", "it") if self._meant or self._was_heard else ("no service answers", "one")
+            self._say(f"{who} ({problem}); going on without {it}")
         self._reachable = False
 
     def _beat_loop(self, client: ServiceClient, lease: dict[str, Any]) -> None:

@@ -12,11 +12,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pitstop import protocol
+from node.sdk_process import program_of
 
 __all__ = ["ProbeWorker", "address_towards"]
 
@@ -128,12 +127,9 @@ class ProbeWorker:
     def _start(self) -> None:
         self._port = None
         self._answers = queue.SimpleQueue()
-        sdk = Path(protocol.__file__).resolve().parent.parent
-        # Our folder comes last, so that nothing of the agent's installation shadows the interpreter's own packages.
-        code = f"import sys; sys.path[:] = [p for p in sys.path if p] + [{str(sdk)!r}]; from pitstop.probe import main; main()"
         try:
             self._process = subprocess.Popen(
-                [self._python, "-c", code, self.address],
+                [self._python, "-c", program_of("pitstop.probe"), self.address],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

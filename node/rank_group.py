@@ -47,7 +47,7 @@ class Launch:
     """What `pitstop run` was asked for. `ranks`: on this node; `python`: the job's interpreter, None where there is none.
 
     `rendezvous`: where the agents of a job on several nodes find one another; None for a job on one. `place`: where in a job of
-    its scheduler this is.
+    its scheduler this is. `service_meant`: somebody named a service, which is missed where it does not answer.
     """
 
     job: str
@@ -62,6 +62,7 @@ class Launch:
     order: int | None = None
     place: SlurmPlace | None = None
     spare: bool = True
+    service_meant: bool = True
 
 
 class RankGroup:

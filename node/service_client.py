@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ __all__ = ["Refused", "ServiceClient", "ServiceUnavailable", "read_token"]
 
 # httpx2 tells of every request at INFO; a launcher's terminal belongs to the ranks.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
+# The words after them say the same to a person.
+NUMBERS = re.compile(r"\[Errno -?\d+\] ")
 
 
 class ServiceUnavailable(Exception):
@@ -103,7 +106,8 @@ class ServiceClient:
         try:
             answer = self._client.request(method, path, **options)
         except httpx2.HTTPError as problem:
-            raise ServiceUnavailable(f"{type(problem).__name__}: {problem}") from None
+            words = NUMBERS.sub("", str(problem))
+            raise ServiceUnavailable(f"{type(problem).__name__}: {words}") from None
         if answer.status_code >= 500 or answer.status_code == 429:
             raise ServiceUnavailable(f"status {answer.status_code}")
         try:

@@ -9,7 +9,7 @@ from detectors.processes import ProcessId, is_running
 from node.keeper_client import KeeperClient, KeeperError
 from node.monitors import RankReading
 from node.ranks import PYTHON_NAME
-from pitstop import protocol
+from node.sdk_process import program_of
 
 __all__ = ["Spare", "script_of"]
 
@@ -54,9 +54,7 @@ class Spare:
         if not at_work:
             return present
         (self._folder / SOCKET).unlink(missing_ok=True)
-        sdk = Path(protocol.__file__).resolve().parent.parent
-        code = f"import sys; sys.path[:] = [p for p in sys.path if p] + [{str(sdk)!r}]; from pitstop.spare import main; main()"
-        words = [self._python, "-c", code, str(self._folder / SOCKET)]
+        words = [self._python, "-c", program_of("pitstop.spare"), str(self._folder / SOCKET)]
         try:
             return keeper.spawn({"spare": True}, words, environment, str(Path.cwd()), self._folder / "spare.log")
         except KeeperError as problem:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import errno
 import io
 import os
 import stat
@@ -23,6 +22,7 @@ from detectors.reading.unpacking import (
     Utf16Stream,
     ZstdStream,
 )
+from rules.file_errors import why_unread
 
 __all__ = ["BLOCK_BYTES", "MAX_LINE_BYTES", "Block", "LineReader", "Source", "UnreadableInput", "find_sources", "text_source"]
 
@@ -90,12 +90,7 @@ def text_source(content: bytes, path: str = "-") -> Source:
 
 
 def unreadable(path: str, error: OSError) -> UnreadableInput:
-    advice = {
-        errno.ENOENT: "no such file or directory; check the path",
-        errno.EACCES: "permission denied; read it as a user who may, or copy it",
-        errno.ELOOP: "a symbolic link that leads back to itself; name the file itself",
-    }
-    why = advice.get(error.errno or 0, error.strerror or str(error))
+    why = why_unread(error)
     return UnreadableInput(f"cannot read {path}: {why}", why)
 
 

@@ -42,7 +42,6 @@ PRELOADED = (
     "torch._dynamo",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
-    "pitstop.monitor",
 )
 
 
@@ -108,6 +107,9 @@ def run_script(argv: List[str]) -> None:
     script = argv[0]
     sys.argv[:] = argv
     sys.path[:] = [os.path.dirname(os.path.abspath(script)), *(item for item in sys.path if item)]
+    # What `pitstop` is to the script, its own path says, as when it was started the first time.
+    for name in [name for name in sys.modules if name.split(".")[0] == "pitstop"]:
+        del sys.modules[name]
     with open(script, "rb") as source:
         code = compile(source.read(), script, "exec")
     module = types.ModuleType("__main__")

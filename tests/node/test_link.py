@@ -92,3 +92,25 @@ def test_a_failure_whose_command_came_before_the_answer_is_not_asked_about_again
     wait_for(lambda: Heard(accepted=True) in heard)
     assert link._undecided is None
     assert link.finish(60)
+
+
+def test_a_service_that_nobody_named_is_not_missed(tmp_path: Path) -> None:
+    said: list[str] = []
+    spool = Spool(tmp_path)
+    spool.add(["{}"], {})
+    link = ServiceLink(
+        lambda: ServiceClient("http://127.0.0.1:9", None),
+        Identity("n1", "agent", "boot", {}),
+        "job",
+        {"job": "job"},
+        spool,
+        lambda _: None,
+        said.append,
+        lambda: None,
+        after=0,
+        meant=False,
+    )
+    link.start()
+    wait_for(lambda: said)
+    assert not link.finish(60)
+    assert said == ["no service answers (ConnectError: Connection refused); going on without one"]

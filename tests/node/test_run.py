@@ -142,9 +142,16 @@ def test_without_a_service_the_agent_restarts_by_itself(tmp_path: Path, script: 
         flag.touch()
         _, error = process.communicate(timeout=120)
         assert process.returncode == 0
-        assert "does not answer" in error and "starting generation 1 (self)" in error
+        assert "the service does not answer (ConnectError: Connection refused)" in error and "generation 1 (self)" in error
+        assert "not everything reached the service" in error
     finally:
         runs.end()
+
+
+def test_a_job_name_that_no_folder_can_have_is_told_as_that(tmp_path: Path, script: Path) -> None:
+    process = Runs(tmp_path, "http://127.0.0.1:9").start(script, job="x" * 256)
+    _, error = process.communicate(timeout=120)
+    assert (process.returncode, "choose a shorter --job" in error, "data-dir" in error) == (2, True, False)
 
 
 def test_a_service_that_dies_leaves_the_ranks_alone_and_gets_the_lines_later(
@@ -274,7 +281,7 @@ def test_another_command_does_not_take_a_job_over(runs: Runs, script: Path, flag
     [
         (["--", "/no/such/program"], "is not found"),
         (["--service", "nowhere", "--", BARE_PYTHON, "x"], "is no address"),
-        (["--token-file", "/no/such/file", "--", BARE_PYTHON, "x"], "token file cannot be read"),
+        (["--token-file", "/no/such/file", "--", BARE_PYTHON, "x"], "cannot read the token file"),
         (["--data-dir", "/proc/x", "--", BARE_PYTHON, "x"], "--data-dir"),
     ],
 )

@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 
 from detectors.processes import identify, is_running
+from node.sdk_process import program_of
 from node.spare import script_of
+from pitstop import protocol
 from tests.node.peer import ROOT, Peer, Runs, wait_for
 
 SCRIPT = """
 import os, sys, time
+warm = "warm" if "ctypes" in sys.modules else "cold"
 import pitstop
 monitor = pitstop.init()
 rank, generation = os.environ["RANK"], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-warm = "warm" if "pitstop.spare" in sys.modules else "cold"
 print(warm, "rank", rank, "generation", generation, __name__, sys.argv[1:] == [sys.argv[1]])
 step = 0
 while not os.path.exists(sys.argv[1]):
@@ -45,6 +47,29 @@ while not os.path.exists(sys.argv[1]):
 )
 def test_only_plain_scripts_are_run_in_a_fork(command: str, script: tuple[str, ...] | None) -> None:
     assert script_of(command.split()) == script
+
+
+@pytest.fixture
+def shadow(tmp_path: Path) -> Path:
+    """A folder of the user's own that is called as the SDK is."""
+    (tmp_path / "pitstop").mkdir()
+    (tmp_path / "pitstop" / "__init__.py").write_text("whose = 'the user'")
+    return tmp_path
+
+
+def test_a_folder_named_pitstop_does_not_shadow_the_sdk_for_the_store_process(shadow: Path) -> None:
+    words = [sys.executable, "-c", program_of("pitstop.store"), str(shadow / "store.sock")]
+    process = subprocess.Popen(words, cwd=shadow, env={**os.environ, "PYTHONPATH": f"{shadow}:"})
+    wait_for(lambda: (shadow / "store.sock").exists() or process.poll() is not None)
+    assert protocol.exchange(str(shadow / "store.sock"), {"op": "end"})["ok"]
+    assert process.wait(60) == 0
+
+
+def test_a_script_that_a_spare_runs_imports_the_pitstop_of_its_own_path(shadow: Path) -> None:
+    (shadow / "train.py").write_text("import pitstop; print(pitstop.whose)")
+    code = program_of("pitstop.spare").replace("import main; main()", "import run_script; run_script(sys.argv[1:])")
+    done = subprocess.run([sys.executable, "-c", code, str(shadow / "train.py")], capture_output=True, text=True, cwd="/")
+    assert (done.stdout, done.stderr) == ("the user\n", "")
 
 
 def test_a_spare_whose_keeper_is_killed_ends_too_but_not_what_it_forked() -> None:
