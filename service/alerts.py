@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from rules.identity import subject_of
 from service.incidents import JOIN_WINDOW_SECONDS, new_incident
 from service.ingest.alertmanager import AlertMessage, Notification, epoch_or_none
-from service.known_alerts import FirstAlert, KnownAlerts, continues, name_of, read_known
+from service.known_alerts import FirstAlert, KnownAlerts, continues, is_late, name_of, read_known
 from service.silences import silence_by
 from service.store.database import hold_lock
 from service.store.incidents import Alert, Incident
@@ -71,8 +71,14 @@ class Receipt:
             return self._take_first(message, self.known.firsts[message.fingerprint])
         alert, incident = place
         was_firing = alert.status == "firing"
+        late = is_late(alert, message, self.now)
         alert.received += 1
         alert.last_received = self.now
+        if late:
+            text = f"alert {name_of(alert.labels)}, {message.status}: came late, after what followed it; nothing changes"
+            self._story.append(Entry(incident, "alert", text, ACTOR))
+            self._changed[incident] = None
+            return incident
         alert.status = message.status
         alert.starts_at = epoch_or_none(message.startsAt) or self.now
         alert.ends_at = epoch_or_none(message.endsAt)

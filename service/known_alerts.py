@@ -19,7 +19,10 @@ from service.silences import active_silences
 from service.store.database import pieces, select_in
 from service.store.incidents import Alert, Failure, Incident, Silence
 
-__all__ = ["FirstAlert", "KnownAlerts", "continues", "name_of", "read_known"]
+__all__ = ["FirstAlert", "KnownAlerts", "continues", "is_late", "name_of", "read_known"]
+
+# As long as Alertmanager tries to deliver one notification; a firing that is older than that is not late, it fires again.
+LATE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,20 @@ def continues(alert: Alert, incident: Incident, message: AlertMessage, now: floa
     """Whether the message is about the stored alert still: the same firing, or one soon after its incident was closed."""
     again = epoch_or_none(message.startsAt) == alert.starts_at
     return again or incident.closed_at is None or now - incident.closed_at <= hold_seconds
+
+
+def is_late(alert: Alert, message: AlertMessage, now: float) -> bool:
+    """Whether the message tells of what is over: the end of an earlier firing, or a firing whose end was heard first.
+
+    A firing that was heard, and comes again after its end, fires again, also with the same start: so it does where Prometheus was
+    away for a while. A delivery that came twice looks the same, and an open incident too many costs less than one too few.
+    """
+    starts_at, ends_at = epoch_or_none(message.startsAt), epoch_or_none(message.endsAt)
+    if message.status == "resolved":
+        earlier = starts_at is not None and starts_at < alert.starts_at
+        return alert.status == "firing" and earlier and ends_at is not None and ends_at < alert.starts_at
+    unheard = alert.status == "resolved" and alert.received == 1
+    return unheard and starts_at == alert.starts_at and now - alert.last_received <= LATE_SECONDS
 
 
 def read_known(

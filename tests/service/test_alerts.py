@@ -68,6 +68,34 @@ def test_an_alert_that_flaps_reopens_its_incident(client: TestClient) -> None:
     assert (incident["state"], incident["occurrences"]) == ("detected", 2)
 
 
+def test_an_alert_that_fires_again_with_the_same_start_reopens_its_incident(client: TestClient) -> None:
+    for status in ("firing", "resolved", "firing"):
+        client.post(DOOR, json=notification(status=status))
+    (incident,) = incidents(client)
+    assert (incident["state"], incident["occurrences"]) == ("detected", 2)
+
+
+def test_a_firing_that_comes_after_its_own_end_stays_closed_unless_it_fires_on(client: TestClient) -> None:
+    client.post(DOOR, json=notification(status="resolved"))
+    client.post(DOOR, json=notification())
+    (incident,) = incidents(client)
+    assert (incident["state"], incident["occurrences"]) == ("resolved", 1)
+    assert "came late" in client.get(f"/api/v1/incidents/{incident['id']}").json()["timeline"][-1]["text"]
+    client.post(DOOR, json=notification())
+    assert [each["state"] for each in incidents(client)] == ["detected"]
+
+
+def test_the_end_of_an_earlier_firing_does_not_close_what_fires_now(client: TestClient) -> None:
+    client.post(DOOR, json=notification(starts="2026-11-29T15:30:00Z"))
+    client.post(DOOR, json=notification(status="resolved"))
+    assert [incident["state"] for incident in incidents(client)] == ["detected"]
+    late_end = notification(status="resolved", starts="2026-11-29T15:20:00Z")
+    late_end["alerts"][0]["endsAt"] = "2026-11-29T15:31:00Z"
+    # Of two Prometheus that watch the same, Alertmanager keeps the earlier start.
+    client.post(DOOR, json=late_end)
+    assert [incident["state"] for incident in incidents(client)] == ["resolved"]
+
+
 def test_resolved_without_firing_is_kept_as_closed(client: TestClient) -> None:
     client.post(DOOR, json=notification(status="resolved"))
     (incident,) = incidents(client)
