@@ -133,6 +133,8 @@ def run(
         raise UsageError(f"--python {python!r} is not found or cannot be executed")
     if ranks > 1 and starts_ranks_itself(command):
         raise UsageError(f"{command[0]} starts the ranks itself: give their number to it, not to --ranks")
+    if job is not None and ("/" in job or job in (".", "..")):
+        raise UsageError(f"--job {job!r}: a name without a slash is needed, and neither . nor ..")
     address, token = service_clients(service, token_file)
     alone = starts_ranks_itself(command)
     place = place_in_slurm(alone)

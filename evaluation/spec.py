@@ -295,6 +295,8 @@ def read_spec(path: Path) -> RunSpec:
     name, python = document.get("run", path.stem), document.get("python", "/usr/bin/python3")
     if not isinstance(name, str) or not isinstance(python, str):
         raise SpecError("'run' and 'python' have to be texts")
+    if "/" in name or name in ("", ".", ".."):
+        raise SpecError(f"'run': {name!r} names no folder: a name without a slash is needed")
     return RunSpec(
         name,
         read_model(document.get("model"), base),

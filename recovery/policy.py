@@ -150,7 +150,8 @@ def decide(situation: Situation) -> Decision:
         why = (f"Pitstop is frozen ({situation.frozen}): do what you would do without it",)
         return Decision(Action.NONE, DirectiveKind.NONE, Mode.OBSERVE, why, would, rests_on)
     decision = _choose(situation)
-    lines = [f"{ground.rule}: {ground.trust.value}" for ground in rests_on[:5]] or ["no line of its own"]
+    named = dict.fromkeys(f"{ground.rule}: {ground.trust.value}" for ground in rests_on)
+    lines = list(named)[:5] or ["no line of its own"]
     if situation.localised:
         lines.append(f"probes of several nodes: {Trust.NODE.value}")
     return replace(decision, why=(*decision.why, f"rests on {', '.join(lines)}"), would=would, grounds=rests_on)

@@ -27,7 +27,7 @@ from service.progress import Sighting, add_generation, note_sightings
 from service.store import Clock, Store
 from service.store.accounts import GenerationRow
 from service.store.database import insert_or_add, select_in
-from service.store.jobs import Job, RankState
+from service.store.jobs import Job, JobState, RankState
 
 __all__ = ["Heartbeat", "Heartbeats", "Standing", "store_heartbeats"]
 
@@ -165,7 +165,7 @@ class Heartbeats:
         with self._lock:
             for name in names:
                 job = jobs.get(name)
-                if job is None or job.state != "running":
+                if job is None or job.state != JobState.RUNNING:
                     self._known.pop(name, None)
                     self._last.pop(name, None)
                 else:

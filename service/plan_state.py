@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,13 +25,15 @@ from service.situations import frozen, has_agent, modes_of, nodes_of
 from service.store import Store
 from service.store.database import select_in
 from service.store.fleet import NodeReturn
-from service.store.jobs import Attempt, Job, RankState, current_attempt
+from service.store.jobs import Attempt, Job, JobState, RankState, current_attempts
 from service.store.plans import StepTime
 from service.store.recoveries import RecoveryRow
-from service.store.slurm import slurm_job_of
+from service.store.slurm import SlurmJob
 
 __all__ = ["PLANNED", "StoredCluster", "note_step_times", "restricted", "stored_cluster"]
 
+# States of the jobs that plans are about.
+PLANNED = (JobState.RUNNING.value, JobState.REGISTERED.value)
 # Where nothing is known of a job's arithmetic, a rank is taken to do this much: 0.4 of an A100's peak at half precision.
 ASSUMED_FLOPS = 0.4 * 312e12
 # Before there is history: one failure of a node in this time (10 in 8 weeks on 16 nodes; Unicron, section 7).
@@ -43,8 +45,6 @@ RESTART_SECONDS = 1_740.0
 HISTORY = 200
 # A step time that moves by less than this leaves plans as they are.
 DRIFT = 0.1
-# Jobs that a plan is made for.
-PLANNED = Job.state.in_(("running", "registered"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,11 @@ class _Running:
 
 def stored_cluster(session: Session, now: float) -> StoredCluster:
     """Every job that runs or waits to, on the nodes that can be used. Nodes are whole: jobs that share one are left out."""
-    jobs = session.scalars(select(Job).where(PLANNED).order_by(Job.name)).all()
+    jobs = session.scalars(select(Job).where(Job.state.in_(PLANNED)).order_by(Job.name)).all()
+    attempts = current_attempts(session, PLANNED)
     known = []
     for job in jobs:
-        attempt = current_attempt(session, job.name)
+        attempt = attempts.get(job.name)
         known.append(_Running(job, attempt, nodes_of(job, attempt) if job.state == "running" else ()))
     users = Counter(node for item in known for node in item.nodes)
     shared = {node for node, count in users.items() if count > 1}
@@ -79,14 +80,14 @@ def stored_cluster(session: Session, now: float) -> StoredCluster:
     points: dict[str, list[StepTime]] = {}
     for row in session.scalars(select(StepTime)):
         points.setdefault(row.job, []).append(row)
-    transitions = _transitions(session)
+    transitions, placed = _transitions(session), set(session.scalars(select(SlurmJob.job)))
     sites = _sites(session, now, {node for node in users if node not in shared}, shared)
     tasks = []
     for item in known:
         if shared & set(item.nodes) or (item.job.state == "running" and not item.nodes):
             continue
         try:
-            tasks.append(_task(session, item, points.get(item.job.name, []), transitions, len(sites), now))
+            tasks.append(_task(session, item, points.get(item.job.name, []), transitions, len(sites), now, placed))
         except PlanError as problem:
             notes.append(f"{item.job.name} is not planned: {problem}")
             sites = {name: site for name, site in sites.items() if name not in item.nodes}
@@ -127,8 +128,15 @@ def _sites(session: Session, now: float, busy: set[str], left_out: set[str]) -> 
 
 
 def _task(
-    session: Session, item: _Running, rows: Sequence[StepTime], transitions: Mapping[str, float], most: int, now: float
+    session: Session,
+    item: _Running,
+    rows: Sequence[StepTime],
+    transitions: Mapping[str, float],
+    most: int,
+    now: float,
+    placed: Set[str],
 ) -> TaskState:
+    """`placed`: the jobs that Slurm places."""
     job, layout = item.job, item.job.layout or {}
     of_node = max(1, item.ranks // max(1, len(item.nodes)))
     if not item.nodes and job.nodes:
@@ -151,7 +159,7 @@ def _task(
     held = None
     if job.min_ranks is None and present:
         held = "its owner allows no other size (min_ranks)"
-    elif slurm_job_of(session, job.name) is not None:
+    elif job.name in placed:
         held = "Slurm places it"
     elif job.local:
         held = "it was registered without a token"
@@ -243,16 +251,17 @@ def note_step_times(store: Store, now: float) -> None:
 def _step_times(session: Session, now: float) -> dict[_Setting, float]:
     """Medians, of the running jobs all of whose ranks told theirs lately."""
     columns = RankState.job, RankState.step_seconds, RankState.state, RankState.heard_at
-    present = and_(Job.name == RankState.job, Job.generation == RankState.generation, Job.state == "running")
+    present = and_(Job.name == RankState.job, Job.generation == RankState.generation, Job.state == JobState.RUNNING)
     told: dict[str, list[float]] = {}
     heard: dict[str, float] = {}
     for name, seconds, state, heard_at in session.execute(select(*columns).join(Job, present)):
         heard[name] = max(heard.get(name, heard_at), heard_at)
         if seconds and state == "running":
             told.setdefault(name, []).append(seconds)
+    attempts = current_attempts(session, (JobState.RUNNING.value,)) if told else {}
     found = {}
     for job in select_in(session, select(Job), Job.name, sorted(told)):
-        attempt = current_attempt(session, job.name)
+        attempt = attempts.get(job.name)
         ranks = len(attempt.ranks) if attempt is not None and attempt.ranks else job.ranks
         nodes = len(nodes_of(job, attempt))
         if len(told[job.name]) >= ranks and nodes and now - heard[job.name] <= 60:

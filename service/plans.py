@@ -74,7 +74,7 @@ class Plans:
         """The duty: note step times, keep the table of the present state, and propose what its change asks for."""
         now = self.clock()
         with self.store.reading() as session:
-            idle = session.scalar(select(Job.name).where(PLANNED).limit(1)) is None
+            idle = session.scalar(select(Job.name).where(Job.state.in_(PLANNED)).limit(1)) is None
         if idle:
             # A cluster of thousands of nodes is not read for nothing.
             self._table, self._before, self._notes = None, None, ()

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -48,8 +48,15 @@ class SchedulerPlace(Report):
     nodes: list[Name] = Field(default=[], max_length=100_000)
 
 
+def addressable(name: str) -> str:
+    """Raises ValueError for a name that no address can hold: clients and servers take it for part of the path."""
+    if "/" in name or name in (".", ".."):
+        raise ValueError("a job's name holds no slash, and is neither . nor ..: it stands in addresses")
+    return name
+
+
 class JobRegistration(Report):
-    job: Name
+    job: Annotated[Name, AfterValidator(addressable)]
     owner: Name | None = None
     contact: Name | None = None
     project: Name | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +21,7 @@ __all__ = [
     "RankState",
     "count_jobs",
     "current_attempt",
+    "current_attempts",
     "find_attempt",
     "rank_states",
 ]
@@ -155,6 +156,19 @@ def current_attempt(session: Session, job: str) -> Attempt | None:
     return session.scalar(
         select(Attempt).where(Attempt.job == job).order_by(Attempt.generation.desc(), Attempt.number.desc()).limit(1)
     )
+
+
+def current_attempts(session: Session, states: Collection[str]) -> dict[str, Attempt]:
+    """The newest attempt of each job that is in one of these states, by job."""
+    newest_first = Attempt.generation.desc(), Attempt.number.desc()
+    placed = (
+        select(Attempt.id, func.row_number().over(partition_by=Attempt.job, order_by=newest_first).label("place"))
+        .join(Job, Job.name == Attempt.job)
+        .where(Job.state.in_(states))
+        .subquery()
+    )
+    found = session.scalars(select(Attempt).join(placed, placed.c.id == Attempt.id).where(placed.c.place == 1))
+    return {attempt.job: attempt for attempt in found}
 
 
 def rank_states(session: Session, job: str) -> Sequence[RankState]:

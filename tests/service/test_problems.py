@@ -19,6 +19,8 @@ from fastapi.testclient import TestClient
         ("POST", "/api/v1/jobs", {"content": b"[" * 100_000, "headers": {"content-type": "application/json"}}, 400),
         ("POST", "/api/v1/jobs", {"content": b" " * 1_100_000, "headers": {"content-type": "application/json"}}, 413),
         ("POST", "/api/v1/jobs", {"json": {"job": "a\nb"}}, 422),
+        ("POST", "/api/v1/jobs", {"json": {"job": "team/gpt"}}, 422),
+        ("POST", "/api/v1/jobs", {"json": {"job": ".."}}, 422),
         ("POST", "/api/v1/jobs/unknown/heartbeat", {"json": {"attempt": 0, "generation": 1}}, 404),
         ("GET", "/api/v1/jobs?cursor=nonsense", {}, 422),
         ("GET", "/api/v1/jobs?limit=0", {}, 422),
