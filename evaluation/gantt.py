@@ -58,6 +58,9 @@ def draw(bars: Sequence[Bar], title: str) -> str:
     base = len(rows) * ROW + 8
     for tick in range(6):
         x = LABEL + (WIDTH - LABEL - 10) * tick / 5
-        parts.append(f'<text x="{x:.0f}" y="{base + 12}" text-anchor="middle" fill="currentColor">{end * tick / 5:.0f} s</text>')
+        anchor = "end" if tick == 5 else "middle"
+        parts.append(
+            f'<text x="{x:.0f}" y="{base + 12}" text-anchor="{anchor}" fill="currentColor">{end * tick / 5:.0f} s</text>'
+        )
     parts.append("</svg>")
     return "".join(parts)

@@ -181,7 +181,7 @@ def _of_hit(pricing: _Pricing, task: TaskState, present: Mapping[str, int], adap
     else:
         found.append(no(AlternativeKind.TAKE_SPARE, says, f"{len(spares)} spares are free, {lost} are needed"))
     smaller = max(range(left + 1), key=task.worth)
-    says = f"{task.name} goes on on {smaller} of its {left} nodes"
+    says = f"{task.name} goes on with {smaller} of the {left} nodes that it has left"
     if task.worth(smaller) > 0:
         found.append(_made(pricing, AlternativeKind.SHRINK, says, {**present, task.name: smaller}))
     else:

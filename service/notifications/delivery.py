@@ -61,7 +61,11 @@ def send_by_apprise(url: str, title: str, text: str, severity: str) -> Sent:
             body_format=apprise.NotifyFormat.TEXT,
         )
         why = said.getvalue().strip()
-    return Sent(True) if well else Sent(False, redact_text(why.replace(url, "URL").splitlines()[0])[:300] if why else "not taken")
+    return (
+        Sent(True)
+        if well
+        else Sent(False, redact_text(why.replace(url, "URL").splitlines()[0])[:300].rstrip(".") if why else "not taken")
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ async function act(form) {
   const answer = await fetch(form.dataset.act, { method, headers, ...(method === "DELETE" ? {} : { body }) }).catch(() => null);
   const told = (await answer?.json().catch(() => null)) ?? {};
   if (!answer?.ok) {
-    say(answer ? (told.detail ?? `refused with status ${answer.status}`) : "the service did not answer: nothing was done", true);
+    say(answer ? (told.detail ?? `refused with status ${answer.status}`) : "the service did not answer: see whether it was done before you try again", true);
     return;
   }
   const done = form.dataset.done ?? "done";

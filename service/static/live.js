@@ -1,4 +1,6 @@
 // Keeps the page current: when something happened, the page is fetched again and its main part replaced.
+import { listen } from "./stream.js";
+
 const status = document.querySelector("[data-live]");
 const main = document.querySelector("[data-refresh]");
 // A page is fetched at most this often, and takes at most a tenth of the time: in a storm the service has better things to do.
@@ -31,8 +33,8 @@ async function refresh() {
   }
   stale = false;
   const begun = performance.now();
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-  const fresh = answer.ok && new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[data-refresh]");
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
+  const fresh = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[data-refresh]");
   took = performance.now() - begun;
   if (!fresh || typing()) return;
   const find = standing();
@@ -55,16 +57,13 @@ function hear(word) {
 if (status.dataset.live === "off") {
   status.textContent = "";
 } else if (window.SharedWorker) {
-  const { port } = new SharedWorker("/static/events.js", "pitstop events");
+  const { port } = new SharedWorker("/static/events.js", { name: "pitstop events", type: "module" });
   port.onmessage = ({ data }) => hear(data);
   addEventListener("pagehide", () => port.postMessage("gone"));
   // A page that comes back out of the browser's cache has said that it is gone.
   addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 } else {
-  const events = new EventSource("/api/v1/events?every=1");
-  events.onopen = () => hear("live");
-  events.onerror = () => hear("lost");
-  events.addEventListener("changed", soon);
+  listen(hear);
 }
 document.addEventListener("pitstop:acted", soon);
 for (const turn of ["visibilitychange", "focusout", "reset"]) document.addEventListener(turn, () => { if (stale) soon(); });

@@ -179,3 +179,21 @@ def test_a_hostile_line_is_text_and_nothing_else(watched: Watched, night: Night,
     if name == "evidence-hostile":
         assert "\\x1b[31;1mred" in shown and "[U+202E]gnp.exe" in shown and "characters more]" in shown
         assert len(page.content()) < 200_000
+
+
+@pytest.mark.acceptance
+def test_a_page_hears_again_of_a_service_whose_proxy_answered_in_its_place(
+    chromium: Browser, service: ServiceProcess, night: Night
+) -> None:
+    context = chromium.new_context(base_url=service.url)
+    # The page listens by itself then, where its requests can be answered otherwise.
+    context.add_init_script("delete window.SharedWorker")
+    page = context.new_page()
+    sign_in(page, service)
+    page.wait_for_selector("[data-live]:text-is('live')")
+    page.route("**/api/v1/events*", lambda route: route.fulfill(status=502, body="bad gateway"), times=1)
+    page.reload()
+    page.wait_for_selector("[data-live]:has-text('connection lost')")
+    page.wait_for_selector("[data-live]:text-is('live')")
+    page.wait_for_selector("main[data-refreshed]")
+    context.close()

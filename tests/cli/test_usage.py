@@ -46,6 +46,30 @@ def test_the_line_names_what_is_missing_or_wrong(words: list[str], message: str,
     assert ended.value.code == 2 and message in told and told.count("\n") == 1
 
 
+UNREADABLE = {"nowhere": "no such file or directory; check the path", "": "it is a directory", "binary": "it is not UTF-8 text"}
+
+
+@pytest.mark.parametrize("name", UNREADABLE, ids=lambda name: name or "directory")
+@pytest.mark.parametrize(
+    "command", ["plan", "simulate", "evaluate", "trials plan", "trials run", "pipeline plan", "pipeline plans"]
+)
+def test_a_file_that_cannot_be_read_is_named_with_what_to_do(
+    command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SystemExit) as ended:
+        run_command_line([*command.split(), str(tmp_path / name)])
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out, told.err.count("\n")) == (2, "", 1)
+    assert f"cannot read {tmp_path / name}: {UNREADABLE[name]}" in told.err and "Errno" not in told.err
+
+
+def test_what_is_nearly_the_code_of_a_rule_is_told_which_one_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_command_line(["rules", "show", "ps-xid-79"])
+    assert (ended.value.code, "PS-XID-079" in capsys.readouterr().err) == (2, True)
+
+
 def test_no_file_of_ours_takes_the_place_of_a_closed_output() -> None:
     code = (
         "import os, pitstop_entry; pitstop_entry.fill_standard_descriptors(); print('lost')\n"
