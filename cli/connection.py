@@ -27,6 +27,8 @@ def ask(
     with a status that is not `accepted`."""
     import httpx2
 
+    from node.service_client import words_of
+
     address = (service or os.environ.get("PITSTOP_SERVICE") or DEFAULT_SERVICE).rstrip("/")
     token = token_file or (Path(os.environ["PITSTOP_TOKEN_FILE"]) if os.environ.get("PITSTOP_TOKEN_FILE") else None)
     headers = {}
@@ -39,7 +41,7 @@ def ask(
         # The service is in the cluster: a proxy of the environment is for other places.
         answer = httpx2.request(method, f"{address}{path}", json=body, headers=headers, timeout=10, trust_env=False)
     except httpx2.HTTPError as error:
-        fail(f"{address} does not answer ({error}): is the service running?", 1)
+        fail(f"{address} does not answer ({words_of(error)}): is the service running?", 1)
     try:
         document = answer.json()
     except json.JSONDecodeError:

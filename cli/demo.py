@@ -13,23 +13,39 @@ from cli.commands import CommandLine
 from cli.main import UsageError
 from cli.stories import four_faults, learn
 from cli.stories.stage import StoryError, open_stage
+from rules.file_errors import cannot_write
 
 __all__ = ["app"]
 
 app = CommandLine()
+# Where one of these is, a story was played.
+OF_A_STORY = ("report.json", "service.log")
 STORIES = {"main": four_faults.tell, "learn": learn.tell}
+
+
+def empty_for_story(folder: Path) -> None:
+    """Empty the folder of an earlier story. Raises UsageError where it holds something else, or cannot be used."""
+    try:
+        if folder.exists() and any(folder.iterdir()) and not any((folder / name).exists() for name in OF_A_STORY):
+            raise UsageError(f"{folder} holds other things, and would be emptied: name a new folder with --folder")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(cannot_write(folder, error)) from None
 
 
 @app.command()
 def demo(
     name: Annotated[str, typer.Argument(help=f"The story: {', '.join(STORIES)}.")] = "main",
-    folder: Annotated[Path, typer.Option(help="Where logs, data and report.json go; emptied first.")] = Path("build/demo"),
+    folder: Annotated[Path, typer.Option(help="Where logs, data and report.json go; one of an earlier story is emptied.")] = Path(
+        "build/demo"
+    ),
 ) -> None:
     """Play a story on real processes: break, notice, diagnose, decide, restart, verify."""
     if name not in STORIES:
         raise UsageError(f"no story {name!r}; there are: {', '.join(STORIES)}")
     folder = folder.absolute()
-    shutil.rmtree(folder, ignore_errors=True)
+    empty_for_story(folder)
     try:
         with open_stage(folder) as stage:
             report = STORIES[name](stage, lambda text: print(text, flush=True))

@@ -15,11 +15,10 @@ from urllib.parse import quote
 
 import httpx2
 
-__all__ = ["Refused", "ServiceClient", "ServiceUnavailable", "read_token"]
+__all__ = ["Refused", "ServiceClient", "ServiceUnavailable", "read_token", "words_of"]
 
 # httpx2 tells of every request at INFO; a launcher's terminal belongs to the ranks.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
-# The words after them say the same to a person.
 NUMBERS = re.compile(r"\[Errno -?\d+\] ")
 
 
@@ -41,6 +40,11 @@ class Refused(Exception):
 def read_token(path: Path | None) -> str | None:
     """The token in `path`, without surrounding space; None for no file named. Raises OSError."""
     return None if path is None else path.read_text(encoding="utf-8").strip() or None
+
+
+def words_of(problem: Exception) -> str:
+    """What a failed call says, without the system's numbers."""
+    return NUMBERS.sub("", str(problem))
 
 
 @cache
@@ -106,8 +110,7 @@ class ServiceClient:
         try:
             answer = self._client.request(method, path, **options)
         except httpx2.HTTPError as problem:
-            words = NUMBERS.sub("", str(problem))
-            raise ServiceUnavailable(f"{type(problem).__name__}: {words}") from None
+            raise ServiceUnavailable(f"{type(problem).__name__}: {words_of(problem)}") from None
         if answer.status_code >= 500 or answer.status_code == 429:
             raise ServiceUnavailable(f"status {answer.status_code}")
         try:

@@ -70,6 +70,14 @@ def test_what_is_nearly_the_code_of_a_rule_is_told_which_one_there_is(capsys: py
     assert (ended.value.code, "PS-XID-079" in capsys.readouterr().err) == (2, True)
 
 
+def test_a_demo_empties_no_folder_that_is_not_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(SystemExit) as ended:
+        run_command_line(["demo", "--folder", str(tmp_path)])
+    assert (ended.value.code, "name a new folder" in capsys.readouterr().err) == (2, True)
+    assert (tmp_path / "thesis.tex").exists()
+
+
 def test_no_file_of_ours_takes_the_place_of_a_closed_output() -> None:
     code = (
         "import os, pitstop_entry; pitstop_entry.fill_standard_descriptors(); print('lost')\n"
