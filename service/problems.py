@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -82,12 +82,19 @@ def methods_of(request: Request) -> list[str]:
 
 async def on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = [{"loc": [str(part) for part in item["loc"]], "msg": item["msg"]} for item in error.errors()[:20]]
+    found = [{"loc": place_of(item["loc"]), "msg": item["msg"]} for item in error.errors()[:20]]
     first = found[0]
-    detail = f"{'.'.join(first['loc'])}: {first['msg']}"
+    # What may be one of several things has an error for each.
+    told = dict.fromkeys(item["msg"] for item in found if item["loc"] == first["loc"])
+    detail = f"{'.'.join(first['loc'])}: {'; or: '.join(told)}"
     if first["loc"] == ["body"] and not is_json(request.headers.get("content-type", "")):
         detail = "body: send it as JSON, with Content-Type: application/json"
     return answer(request, 422, detail, errors=found)
+
+
+def place_of(location: Sequence[str | int]) -> list[str]:
+    """Where in a request, in the sender's words: without the names that Pydantic gives to branches of a union and to keys."""
+    return [str(part) for part in location if "[" not in str(part)]
 
 
 def is_json(content_type: str) -> bool:
