@@ -22,14 +22,16 @@ class Sections:
         self._open: Dict[str, Any] = {}
 
     def begin(self, name: str, section: Any) -> None:
-        self.end(name)
+        # One that is still open was left by an exception: it was not finished.
         section.__enter__()
         self._open[name] = section
 
-    def end(self, name: str) -> None:
+    def end(self, name: str) -> bool:
+        """Whether it had begun."""
         section = self._open.pop(name, None)
         if section is not None:
             section.__exit__(None, None, None)
+        return section is not None
 
     def report(self, values: Dict[str, Any]) -> None:
         """Of `values` those that are numbers (or tensors of one), under the last part of their name."""
@@ -62,6 +64,18 @@ def lightning_callback() -> Any:
         def __init__(self) -> None:
             super().__init__()
             self._sections = Sections()
+            self._watched: Any = None
+
+        def setup(self, trainer: Any, module: Any, stage: str) -> None:
+            # Lightning tells no callback that a checkpoint is complete.
+            if self._watched is not trainer:
+                self._watched, save = trainer, trainer.save_checkpoint
+
+                def save_checkpoint(*args: Any, **options: Any) -> None:
+                    with self._sections.monitor.checkpoint():
+                        save(*args, **options)
+
+                trainer.save_checkpoint = save_checkpoint
 
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_index: int) -> None:
             self._sections.begin("step", self._sections.monitor.step(trainer.global_step))
@@ -93,19 +107,33 @@ def transformers_callback() -> Any:
             self._sections = Sections()
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self._sections.end("evaluation")
             self._sections.begin("step", self._sections.monitor.step(state.global_step))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self._sections.end("step")
-            if control.should_evaluate or control.should_save:
-                # The Trainer evaluates and saves between this call and the next step.
+            self._begin_what_follows(control)
+
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self._begin_what_follows(control)
+
+        def _begin_what_follows(self, control: Any) -> None:
+            # The Trainer evaluates, and then saves, between this call and the next.
+            if control.should_evaluate:
                 self._sections.begin("evaluation", self._sections.monitor.evaluation())
+            elif control.should_save:
+                self._sections.begin("checkpoint", self._sections.monitor.checkpoint())
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if self._sections.end("evaluation"):
+                self._begin_what_follows(control)
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if not self._sections.end("checkpoint"):
+                # That the best one is to be saved is found after its evaluation.
+                with self._sections.monitor.checkpoint():
+                    pass
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Optional[Dict[str, Any]] = None, **_: Any) -> None:
             self._sections.report({name: value for name, value in (logs or {}).items() if name in ("loss", "grad_norm")})
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self._sections.end("evaluation")
 
     return PitstopCallback()

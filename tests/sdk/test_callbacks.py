@@ -1,8 +1,7 @@
-"""The callbacks inside the real training loops of Lightning and transformers, where those are installed."""
+"""The callbacks inside the real training loops of Lightning and transformers."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -30,8 +29,7 @@ def seen(file: Path) -> tuple[layout.Progress, dict[str, tuple[int, float]]]:
     return progress, layout.read_metrics(content, header)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pytorch_lightning") is None, reason="Lightning is not installed")
-def test_lightning_reports_steps_evaluations_and_the_loss(monitor_file: Path, tmp_path: Path) -> None:
+def test_lightning_reports_steps_evaluations_checkpoints_and_the_loss(monitor_file: Path, tmp_path: Path) -> None:
     import pytorch_lightning as lightning
     import torch
 
@@ -59,14 +57,12 @@ def test_lightning_reports_steps_evaluations_and_the_loss(monitor_file: Path, tm
     progress, metrics = seen(monitor_file)
     assert progress.completed == 12 and progress.step == 11
     assert progress.times[Section.EVALUATION].finished >= 2
+    # One an epoch, and each is complete when it is told of.
+    assert progress.times[Section.CHECKPOINT].finished == 2 and progress.checkpointed == 11
     assert metrics["loss"][0] == 11
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None or importlib.util.find_spec("accelerate") is None,
-    reason="transformers is not installed",
-)
-def test_transformers_reports_steps_evaluations_and_the_loss(monitor_file: Path, tmp_path: Path) -> None:
+def test_transformers_reports_steps_evaluations_checkpoints_and_the_loss(monitor_file: Path, tmp_path: Path) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
@@ -80,7 +76,8 @@ def test_transformers_reports_steps_evaluations_and_the_loss(monitor_file: Path,
         per_device_train_batch_size=4,
         eval_strategy="steps",
         eval_steps=3,
-        save_strategy="no",
+        save_strategy="steps",
+        save_steps=2,
         logging_steps=1,
         use_cpu=True,
         report_to=[],
@@ -90,4 +87,5 @@ def test_transformers_reports_steps_evaluations_and_the_loss(monitor_file: Path,
     progress, metrics = seen(monitor_file)
     assert progress.completed == 6 and progress.step == 5
     assert progress.times[Section.EVALUATION].finished == 2
+    assert progress.times[Section.CHECKPOINT].finished == 3 and progress.checkpointed == 5
     assert metrics["loss"][1] > 0 and "grad_norm" in metrics
