@@ -343,7 +343,7 @@ class Agent:
         care = self._state.care
         self._local.ship(care.exits, now)
         readings = self._local.readings()
-        self._seen = care, readings
+        self._seen = self._state.told, readings
         if care.phase is not Phase.STARTING:
             self._local.group.look(care.running, now)
         if self._local.group.placement.helpers != self._state.placement.helpers:
@@ -389,7 +389,7 @@ class Agent:
             self._crew.end(status, care.why)
         self._local.finish(care.generation)
         if self.link is not None and not follows:
-            self.link.report_end(end_document(self._launch.node, care, readings, status, time.monotonic()))
+            self.link.report_end(end_document(self._launch.node, self._state.told, readings, status, time.monotonic()))
             self.link.finish(FINISH_SECONDS)
         self._local.group.close()
         if self._crew is not None:

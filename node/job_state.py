@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,13 @@ class JobState:
     formation: Formation | None = None
     leads: bool = True
     incarnation: str = ""
+
+    @property
+    def told(self) -> Care:
+        """The care as others are told of it: while nodes are looked for, all that is here is of the generation formed last."""
+        if self.care.formed or self.formation is None:
+            return self.care
+        return replace(self.care, generation=self.formation.generation)
 
 
 def write_atomically(path: Path, content: bytes, durable: bool = True) -> None:

@@ -53,6 +53,11 @@ class Heartbeat:
     seen: tuple[Sighting, ...]
     at: float
 
+    @property
+    def runs(self) -> bool:
+        """Whether a rank of its generation is there: an agent may still be looking for the nodes that are to carry it."""
+        return any(rank.state != "exited" for rank in self.seen)
+
     def changes(self, before: Heartbeat | None) -> bool:
         """Whether it says more than steps and times that are newer than those of the one `before`."""
         if before is None or (self.attempt, self.generation) != (before.attempt, before.generation):

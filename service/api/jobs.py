@@ -323,7 +323,8 @@ def hold_heartbeat(service: Service, principal: Principal, job: str, body: bytes
 async def report_heartbeat(
     job: JobName, body: HeartbeatReport, service: ServiceDependency, principal: PrincipalDependency
 ) -> dict[str, Any]:
-    """What the ranks of one node are doing; with `ended`, that the job is over. One of an older generation changes nothing."""
+    """What the ranks of one node are doing; with `ended`, that the job is over. One of an older generation changes nothing, nor
+    does one of a newer generation of which no rank runs: it may never be formed, and the present one may live."""
     heartbeat = heartbeat_of(job, body, service.clock())
     standing = await to_thread.run_sync(service.heartbeats.look_up, job)
     if standing is None or standing.state != JobState.RUNNING or standing.generation != body.generation or body.ended:
@@ -340,9 +341,10 @@ def change_by_heartbeat(
     job, now = heartbeat.job, heartbeat.at
     with service.heartbeats.settled(job), service.store.writing() as session:
         row = launched_job(session, job, principal)
-        if heartbeat.generation < row.generation:
+        is_new = heartbeat.generation > row.generation
+        if heartbeat.generation < row.generation or (is_new and not heartbeat.runs and not ended):
             return {"generation": row.generation, "accepted": False, "state": row.state}
-        if heartbeat.generation > row.generation:
+        if is_new:
             # Whatever ended before, this lives.
             row.ended_at = row.exit_status = None
         row.generation = heartbeat.generation

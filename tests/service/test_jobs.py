@@ -61,6 +61,22 @@ def test_a_heartbeat_of_an_older_generation_changes_nothing(client: TestClient) 
     assert client.get("/api/v1/jobs/train").json()["rank_states"][0]["step"] == 7
 
 
+def test_a_generation_of_which_no_rank_runs_does_not_take_the_jobs_place(client: TestClient) -> None:
+    client.post("/api/v1/jobs", json=JOB)
+    client.post("/api/v1/jobs/train/attempts", json=attempt(2))
+    # A half of the job that looks in vain for enough nodes.
+    forming = {"attempt": 5, "generation": 4, "node": "n1", "ranks": [{"rank": 1, "state": "exited"}]}
+    assert not client.post("/api/v1/jobs/train/heartbeat", json=forming).json()["accepted"]
+    assert client.post("/api/v1/jobs/train/attempts", json=attempt(3, number=1)).status_code == 201
+    # The leader is cut off from here: what runs with it is all that is heard.
+    running = forming | {"ranks": [{"rank": 1, "state": "running"}]}
+    assert client.post("/api/v1/jobs/train/heartbeat", json=running).json() == {
+        "generation": 4,
+        "accepted": True,
+        "state": "running",
+    }
+
+
 def test_the_report_of_the_end_ends_the_job(client: TestClient) -> None:
     client.post("/api/v1/jobs", json=JOB)
     client.post("/api/v1/jobs/train/attempts", json=attempt(1))
