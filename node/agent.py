@@ -25,7 +25,9 @@ from node.care_states import (
     Formed,
     KillRanks,
     KillStuck,
+    NewerFormed,
     NotFormed,
+    Overtaken,
     Phase,
     PostFailure,
     PostNotice,
@@ -41,13 +43,13 @@ from node.care_states import (
 from node.crew import Crew
 from node.formation import Formation, Member
 from node.gathering import JOIN_SECONDS, Gathering, reach_of
-from node.job_state import JobFolder, JobState
+from node.job_state import JobFolder, JobState, taken_over
 from node.keeper_client import KeeperError
 from node.leaderless import retired
-from node.link import Outgoing, ServiceLink
+from node.link import ServiceLink
 from node.local_ranks import LocalRanks
 from node.log_shipping import LogShipping
-from node.membership import Membership
+from node.membership import Membership, leads_after
 from node.monitors import RankReading
 from node.rank_group import Launch
 from node.rejoining import RejoiningRanks
@@ -58,13 +60,13 @@ from node.reports import (
     heartbeat_document,
     notice_document,
     noticed,
+    result_document,
     unreachable_notice,
 )
 
 __all__ = ["TICK_SECONDS", "Agent"]
 
 TICK_SECONDS = 0.1
-FINISH_SECONDS = 5.0
 
 
 class Agent:
@@ -85,7 +87,7 @@ class Agent:
         self._folder = folder
         self._state = state
         self._say = say
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._local = LocalRanks(
             launch,
             folder,
@@ -97,7 +99,7 @@ class Agent:
         )
         self._crew = crew
         self._own = own or Member(launch.node, launch.ranks, launch.host)
-        self._gathering = Gathering(crew, self._own, launch.bounds)
+        self._gathering = Gathering(crew, self._own, launch.bounds, say)
         self._membership = Membership(self._local, crew, launch.bounds)
         self._rejoining = RejoiningRanks(self._local, crew, self._own.node, say)
         self._starting: Formation | None = None
@@ -107,18 +109,18 @@ class Agent:
 
     def put(self, event: Event) -> None:
         """Tell the agent of something; from any thread, and from a signal handler."""
-        self._events.put(event)
+        self.events.put(event)
 
     def wake(self) -> None:
         """Somebody of the crew came or went."""
-        self._events.put(None)
+        self.events.put(None)
 
     def heartbeat(self) -> Mapping[str, Any] | None:
         """What the last look saw; for the link's thread. None before the first one."""
-        seen = self._seen
-        if seen is None:
+        if (seen := self._seen) is None:
             return None
-        return heartbeat_document(self._launch.node, *seen, time.monotonic(), self._gathering.gone())
+        gathering = self._gathering
+        return heartbeat_document(self._launch.node, *seen, time.monotonic(), gathering.gone(), gathering.waits_for)
 
     def run(self, taken_over: bool) -> int | JobState:
         """Until the job ends: the exit status; where it goes on elsewhere, the state to follow it with. Raises KeeperError."""
@@ -131,7 +133,7 @@ class Agent:
         while status is None:
             event: Event | None
             try:
-                event = self._events.get(timeout=max(0.0, next_tick - time.monotonic()))
+                event = self.events.get(timeout=max(0.0, next_tick - time.monotonic()))
             except queue.Empty:
                 event = Tick()
                 next_tick = time.monotonic() + TICK_SECONDS
@@ -147,6 +149,8 @@ class Agent:
         if before.phase in (Phase.RUNNING, Phase.FAILED) and before.running and not isinstance(event, Tick):
             marks = self._membership.marks(before)
             before = replace(before, elastic=marks.elastic, priced=bool(marks.priced))
+        if isinstance(event, NewerFormed):
+            return self._hear_of_newer(event.formation)
         if isinstance(event, CommandArrived):
             settled = self._membership.settle(event, before, self._state.formation, time.monotonic())
             self._held = event if settled is None else None
@@ -168,6 +172,19 @@ class Agent:
             status = found if found is not None else status
         return status
 
+    def _hear_of_newer(self, formation: Formation) -> int | None:
+        """A node is here that stood in a formation newer than any that was led from here."""
+        care, held = self._state.care, self._held
+        generation = leads_after(formation, self._own.node, care, held.command if held is not None else care.command)
+        if generation is not None:
+            self._state = replace(self._state, care=replace(care, generation=generation))
+            self._gathering.raise_to(generation)
+            return None
+        self._held = None
+        if held is not None:
+            self._handle(replace(held, hindrance=f"there was a generation {formation.generation}, not known to this node"))
+        return self._handle(Overtaken(formation.generation, self._local.ranks))
+
     def _act(self, action: Action) -> int | None:
         care = self._state.care
         match action:
@@ -184,13 +201,12 @@ class Agent:
             case PostFailure(exits=exits):
                 self._post(self._failure(care, exits))
             case PostNotice():
-                self._post(notice_document(self._launch.job, self._node_of, care, action, *self._told()))
+                self._post(notice_document(self._launch.job, self._own.node, self._node_of, care, action, *self._told()))
             case Report(command_id=number, status=result, detail=detail):
                 self._say(f"command {number}: {result}: {detail}")
                 if self.link is not None:
-                    ranks = [{"rank": rank, "pid": process.pid} for rank, process in self._local.group.processes.items()]
-                    document = {"status": result, "generation": care.generation, "detail": detail, "ranks": ranks}
-                    self.link.report_result(number, document)
+                    processes = self._local.group.processes
+                    self.link.report_result(number, result_document(result, care.generation, detail, processes))
             case End(status=exit_status, why=why):
                 self._say(why if exit_status == 0 or care.leaves else f"given up: {why}")
                 return exit_status
@@ -203,7 +219,7 @@ class Agent:
             self._local.reform(action.generation, action.members)
             if self._state.formation is not None:
                 formation = self._state.formation.shrunk(action.generation, action.members, self._own.node)
-                self._state = replace(self._state, formation=formation)
+                self._state = self._state.stands_in(formation)
                 if self._crew is not None:
                     self._crew.reform(formation, self._own.node, self._local.group.placement.meeting, action.members)
         except (KeeperError, OSError) as problem:
@@ -273,7 +289,7 @@ class Agent:
         return None
 
     def _start(self, action: Respawn, formation: Formation) -> int | None:
-        self._state = replace(self._state, formation=formation)
+        self._state = self._state.stands_in(formation)
         status = self._handle(Formed(formation.generation, formation.world))
         self._local.group.connect_keeper()
         self._save()
@@ -283,10 +299,9 @@ class Agent:
             if self._crew is not None:
                 self._crew.end(1, str(problem))
             raise
-        placement = self._local.group.placement
-        self._state = replace(self._state, placement=placement)
+        self._state = replace(self._state, placement=self._local.group.placement)
         if self._crew is not None:
-            self._crew.start(formation, self._own.node, placement.meeting, action.resume)
+            self._crew.start(formation, self._own.node, self._state.placement.meeting, action.resume)
         self._starting = formation
         self._report_attempt(action.cause, self._state.care.command)
         return status if status is not None else self._started()
@@ -304,11 +319,9 @@ class Agent:
     def _report_attempt(self, cause: str, command: Command | None = None) -> None:
         if self.link is None:
             return
-        directive = command.args.get("directive_id") if command is not None and cause == "restart" else None
         running = self._state.care.running
         others = [item for item in self._crew.processes() if item["rank"] in running] if self._crew is not None else []
-        told = directive if isinstance(directive, str) else None
-        self.link.report_attempt(attempt_document(self._launch.node, self._state, cause, told, others))
+        self.link.report_attempt(attempt_document(self._launch.node, self._state, cause, command, others))
 
     def _take_over(self) -> None:
         """Find the ranks of the agent that died, and what happened to them since."""
@@ -316,21 +329,11 @@ class Agent:
         if self._crew is not None:
             self._crew.expect(formation, self._own.node, care.generation)
         alive = self._local.group.find(care.running)
-        if care.phase in (Phase.STARTING, Phase.RESTARTING):
-            # Nobody knows how far it had come: all of it again, under a generation that nobody used.
+        self._state = taken_over(self._state, time.monotonic())
+        if self._state.care.phase is Phase.STARTING:
             self._local.group.kill_all()
-            nodes = care.nodes
-            care = replace(care, phase=Phase.STARTING, generation=care.generation + 1, running=frozenset(), exits=())
-            care = replace(care, raised=(), formed=False, nodes=())
-            self._state = replace(self._state, care=care)
-            self._form(Respawn(care.generation, care.cause, care.resume, nodes))
+            self._form(Respawn(self._state.care.generation, care.cause, care.resume, care.nodes))
             return
-        now = time.monotonic()
-        if care.phase is Phase.FAILED:
-            # A patience of our own: the service may have heard the other agent's report, or not.
-            self._state = replace(self._state, care=replace(care, failed_at=now, last_exit_at=now, posted=False))
-        if care.phase is Phase.STOPPING:
-            self._state = replace(self._state, care=replace(care, kill_at=now))
         self._local.attend()
         self._say(f"took over {alive} of {care.ranks} ranks, generation {care.generation}")
         # One that another led is told of when those that go on have met: until then its nodes are those that they were.
@@ -373,12 +376,10 @@ class Agent:
         """Nodes that went out of reach while a failure is being dealt with: the decision about it may have to be another one."""
         formation = self._state.formation
         for item in self._gathering.untold(formation):
-            if formation is None or self.link is None:
-                continue
-            care = replace(self._state.care, generation=formation.generation)
-            notice = unreachable_notice(item, self._launch.node)
-            document = notice_document(self._launch.job, self._node_of, care, notice, *self._told())
-            self.link.report(Outgoing(lambda client, it=document: client.report_failure(self._launch.job, it), notice.why))  # type: ignore[misc]
+            if self.link is not None:
+                notice = unreachable_notice(item, self._launch.node)
+                told = notice_document(self._launch.job, self._own.node, self._node_of, self._state.told, notice, *self._told())
+                self.link.report_notice(told, notice.why)
 
     def _finish(self, status: int) -> int | JobState:
         """Everything that belongs to the job goes; what it said is delivered as far as the service takes it."""
@@ -390,7 +391,7 @@ class Agent:
         self._local.finish(care.generation)
         if self.link is not None and not follows:
             self.link.report_end(end_document(self._launch.node, self._state.told, readings, status, time.monotonic()))
-            self.link.finish(FINISH_SECONDS)
+            self.link.finish()
         self._local.group.close()
         if self._crew is not None:
             self._crew.close()

@@ -10,9 +10,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from detectors.supervisor import RankExit, first_failure
 from node.care_states import (
@@ -27,6 +25,7 @@ from node.care_states import (
     Heard,
     Interrupted,
     KillRanks,
+    NewerFormed,
     NotFormed,
     Noticed,
     Overtaken,
@@ -42,6 +41,7 @@ from node.care_states import (
     Spawned,
     Tick,
 )
+from node.command_args import barred_after, delay_of, known_values, names_in, resume_after
 from node.going_on import can_go_on, goes_on, on_peers, on_rejoined, reform, survivors
 
 __all__ = ["step"]
@@ -57,7 +57,6 @@ SETTLE_SECONDS = 0.3
 LAST_WORDS_SECONDS = 0.1
 SETTLE_AT_MOST_SECONDS = 1.0
 TERM_SECONDS = 5.0
-MAX_DELAY_SECONDS = 3600.0
 # The cause of a generation that was begun for a node that came back.
 RETURN = "return"
 # The directive that lets ranks go on in their processes and nothing else.
@@ -102,6 +101,9 @@ def step(care: Care, event: Event, now: float) -> tuple[Care, tuple[Action, ...]
             if care.phase is not Phase.STARTING or care.formed or generation != care.generation:
                 return care, ()
             return end(care, 1, why)
+        case NewerFormed():
+            # What it means depends on nodes: the agent says so.
+            return care, ()
         case Rejoined(ranks=ranks):
             return on_rejoined(care, ranks)
         case Returned(nodes=nodes):
@@ -211,9 +213,15 @@ def on_overtaken(care: Care, event: Overtaken, now: float) -> tuple[Care, tuple[
     """Two halves of a job must never both go on: the older one ends."""
     if care.leaves:
         return care, ()
+    refused: tuple[Action, ...] = ()
+    if care.command is not None and care.command.kind == "restart_ranks":
+        refused = (Report(care.command.id, "refused", f"generation {event.generation} is led by another node"),)
+        care = replace(care, command=None, done={**care.done, care.command.id: "refused"})
     why = f"another node leads the job, generation {event.generation}: what is left here of generation {care.generation} is ended"
     left = replace(care, phase=Phase.STOPPING, leaves=True, why=why, running=care.running & event.ours)
-    return end_ranks(left, now, signal.SIGKILL)
+    left = replace(left, next_generation=max(care.generation, event.generation))
+    care, actions = end_ranks(left, now, signal.SIGKILL)
+    return care, (*refused, *actions)
 
 
 def on_spawned(care: Care, generation: int, now: float) -> tuple[Care, tuple[Action, ...]]:
@@ -294,22 +302,6 @@ def overtake(care: Care, command: Command) -> tuple[Care, tuple[Action, ...]]:
     return replace(care, command=None, done={**care.done, care.command.id: "failed"}), (report,)
 
 
-def barred_after(care: Care, command: Command) -> frozenset[str]:
-    isolated = names_in(command.args.get("isolated"))
-    return (care.barred | set(isolated)) - set(names_in(command.args.get("nodes")))
-
-
-def names_in(value: object) -> tuple[str, ...]:
-    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list | tuple) else ()
-
-
-def resume_after(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is said now; batches once skipped stay skipped, wherever training goes on from."""
-    skipped = [list(interval) for interval in before.get("skip_batches", ())]
-    skipped += [list(interval) for interval in now.get("skip_batches", ()) if list(interval) not in skipped]
-    return {**now, "skip_batches": skipped} if skipped else now
-
-
 def hold_ranks(care: Care, command: Command, why: str, now: float) -> tuple[Care, tuple[Action, ...]]:
     """Kill the ranks, and wait to be told what becomes of the job: its nodes are to be probed meanwhile."""
     running = care.phase is Phase.RUNNING
@@ -325,17 +317,6 @@ def hold_ranks(care: Care, command: Command, why: str, now: float) -> tuple[Care
         why=care.why or why,
     )
     return end_ranks(care, now, signal.SIGKILL)
-
-
-def known_values(resume: object) -> Mapping[str, Any]:
-    """What a command says about where to resume, without what it leaves open."""
-    if not isinstance(resume, Mapping):
-        return {}
-    return {key: value for key, value in resume.items() if value is not None and value != []}
-
-
-def delay_of(value: object) -> float:
-    return min(float(value), MAX_DELAY_SECONDS) if isinstance(value, int | float) else 0.0
 
 
 def end_ranks(care: Care, now: float, number: int) -> tuple[Care, tuple[Action, ...]]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from detectors.supervisor import RankExit
+from node.formation import Formation
 
 __all__ = [
     "GRACE_SECONDS",
@@ -23,6 +24,7 @@ __all__ = [
     "Interrupted",
     "KillRanks",
     "KillStuck",
+    "NewerFormed",
     "NotFormed",
     "Noticed",
     "Overtaken",
@@ -194,6 +196,13 @@ class Overtaken:
 
 
 @dataclass(frozen=True, slots=True)
+class NewerFormed:
+    """A node has come whose ranks stood in `formation`, newer than any that this agent has led."""
+
+    formation: Formation
+
+
+@dataclass(frozen=True, slots=True)
 class Peers:
     """Ranks left their group though nobody has died. `lost`: those that are to blame and still run; empty where nobody is.
 
@@ -261,6 +270,7 @@ Event = (
     | Formed
     | Heard
     | Interrupted
+    | NewerFormed
     | NotFormed
     | Noticed
     | Overtaken

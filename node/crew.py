@@ -4,7 +4,8 @@ What comes from them goes into the leader's queue of events, as if their ranks w
 
     follower -> leader
     {"op": "ask", "job"}                                       is the leader here? it is welcomed, and no more
-    {"op": "join", "job", "node", "ranks", "order", "port", "generation", "running": [rank], "exits": [exit]}
+    {"op": "join", "job", "node", "ranks", "order", "port", "generation", "formation", "running": [rank],
+     "exits": [exit]}                                          its last formation where it carried ranks of it, else null
     {"op": "beat", "generation", "step", "checkpointed", "elastic", "waiting", "stopped", "priced"}
     {"op": "exited" | "raised", "exit"}
     {"op": "started", "generation", "processes": [[rank, pid]]}      {"op": "start_failed", "generation", "why"}
@@ -26,9 +27,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from detectors.supervisor import RankExit
-from node.care_states import Event, Exited, Interrupted, Noticed, Raised
+from node.care_states import Event, Exited, Interrupted, NewerFormed, Noticed, Raised
 from node.channel import Connection, Listener
-from node.formation import Formation, Member
+from node.formation import Formation, Member, formation_of
 from node.ranks import StoreAddress
 from node.reforming import Marks, marks_of
 
@@ -112,10 +113,9 @@ class Crew:
         return self._generation
 
     def out_of_reach(self) -> list[tuple[str, int]]:
-        """Where the agents of the present formation that do not answer listened."""
+        """Where the agents that do not answer listened, of the present formation or of one before it."""
         with self._lock:
-            nodes = self._formation.nodes if self._formation is not None else ()
-            lost = [item.member for node, item in self._followers.items() if node in nodes and item.connection is None]
+            lost = [item.member for item in self._followers.values() if item.connection is None]
             return [(member.host, member.port) for member in lost]
 
     def ranks_of(self, node: str) -> frozenset[int]:
@@ -250,7 +250,13 @@ class Crew:
             return
         order = message.get("order")
         member = Member(node, int(message["ranks"]), connection.peer, int(message["port"]), None if order is None else int(order))
+        formed = None if message.get("formation") is None else formation_of(message["formation"])
         with self._lock:
+            known = self._generation if self._formation is None else self._formation.generation
+            is_newer = formed is not None and formed.generation > known
+            if formed is not None and is_newer:
+                # Said first: with this node all may be there that the next generation waits for.
+                self._put(NewerFormed(formed))
             before = self._followers.get(node)
             if before is not None and before.connection is not None:
                 before.connection.close()
@@ -264,20 +270,20 @@ class Crew:
         connection.send({"op": "welcome", "generation": present})
         if ended is not None:
             connection.send(ended)
-        if formation is not None and node in formation.nodes and generation in (-1, present):
+        if formation is not None and node in formation.nodes and (is_newer or generation in (-1, present)):
             self._reconcile(formation, node, generation, message)
         self._say(f"node {node} joined with {member.ranks} ranks")
         self._changed()
 
     def _reconcile(self, formation: Formation, node: str, generation: int, message: Mapping[str, Any]) -> None:
         """What happened to the ranks of a node while its agent was not heard."""
-        told = {exit_of(document).rank: exit_of(document) for document in message["exits"]}
-        running = {int(rank) for rank in message["running"]}
+        is_of_it = generation == formation.generation
+        told = {exit_of(document).rank: exit_of(document) for document in (message["exits"] if is_of_it else ())}
+        running = {int(rank) for rank in (message["running"] if is_of_it else ())}
         for rank in formation.ranks_of(node):
-            if generation == formation.generation and rank in running:
-                continue
-            unknown = RankExit(rank, formation.generation, None, None, time.time(), error=f"node {node} came back without it")
-            self._put(Exited(told.get(rank, unknown)))
+            if rank not in running:
+                unknown = RankExit(rank, self._generation, None, None, time.time(), error=f"node {node} came back without it")
+                self._put(Exited(told.get(rank, unknown)))
 
     def _hear(self, node: str, message: Mapping[str, Any]) -> None:
         follower = self._followers[node]

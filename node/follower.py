@@ -10,18 +10,19 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from detectors.supervisor import RankExit
 from node.agent import TICK_SECONDS
+from node.answering import answer_at_once
 from node.care_states import Care, Command, CommandArrived, Event, Exited, Interrupted, Noticed, Phase, Raised
 from node.crew import Gone
-from node.formation import Formation, formation_of
+from node.formation import formation_of
 from node.job_state import JobFolder, JobState
 from node.keeper_client import KeeperError
 from node.leader_line import LeaderLine, Lost, Said, beat_message, join_message
-from node.leaderless import LeaderlessReports, promoted
+from node.leaderless import LeaderlessReports, Promotion, promoted
 from node.link import ServiceLink
 from node.local_ranks import LocalRanks
 from node.log_shipping import LogShipping
@@ -30,22 +31,14 @@ from node.monitors import RankReading
 from node.rank_group import Launch
 from node.ranks import StoreAddress
 from node.reforming import Marks
-from node.reports import heartbeat_document, noticed
+from node.reports import UNREACHABLE, heartbeat_document, noticed
+from node.waiting import Wait, followed
 
-__all__ = ["FollowingAgent", "Promotion"]
+__all__ = ["FollowingAgent"]
 
 # A leader that is gone for this long while nothing runs here any more is not coming back.
 LEADERLESS_SECONDS = 600.0
-FINISH_SECONDS = 5.0
 KILL_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Promotion:
-    """This node is to lead from now on, and `command` says in what formation."""
-
-    state: JobState
-    command: CommandArrived
 
 
 class FollowingAgent:
@@ -59,14 +52,14 @@ class FollowingAgent:
         shipping: LogShipping,
         say: Callable[[str], None],
         port: int,
-        addresses: Callable[[Formation | None], Iterable[tuple[str, int]]],
+        addresses: Callable[[JobState], Iterable[tuple[str, int]]],
     ) -> None:
-        """`port`: where our own listener is; `addresses`: where a leader may be found, knowing the last formation."""
+        """`port`: where our own listener is; `addresses`: where a leader may be found, as the job is known."""
         self._launch = launch
         self._folder = folder
         self._state = state
         self._say = say
-        self._events: queue.SimpleQueue[Event | Said | Lost] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Event | Said | Lost] = queue.SimpleQueue()
         self._local = LocalRanks(
             launch,
             folder,
@@ -77,13 +70,14 @@ class FollowingAgent:
             lambda item: self.put(Raised(item)),
         )
         self._line = LeaderLine(
-            lambda: addresses(self._state.formation),
-            lambda: join_message(launch, self._state.care, port, self._marks),
+            lambda: addresses(self._state),
+            lambda: join_message(launch, self._state, port, self._marks),
             self._beat,
-            self._events.put,
+            self.events.put,
         )
         self._reports = LeaderlessReports(launch, self._local, self._beat, say)
         self._command: CommandArrived | None = None
+        self._addresses, self._wait = addresses, Wait()
         self._interrupted_at: float | None = None
         self._marks = Marks()
         self.link: ServiceLink | None = None
@@ -91,14 +85,14 @@ class FollowingAgent:
 
     def put(self, event: Event) -> None:
         """Tell the agent of something; from any thread, and from a signal handler."""
-        self._events.put(event)
+        self.events.put(event)
 
     def heartbeat(self) -> Mapping[str, Any] | None:
         seen = self._seen
-        if seen is None or not seen[1]:
+        if seen is None or not (seen[1] or self._wait.said):
             return None
         gone = () if self._line.gone is None else (self._line.gone,)
-        return heartbeat_document(self._launch.node, *seen, time.monotonic(), gone)
+        return heartbeat_document(self._launch.node, *seen, time.monotonic(), gone, self._wait.said)
 
     def run(self, taken_over: bool) -> int | Promotion:
         """Until the job ends (the exit status of `pitstop run`), or this node is to lead it."""
@@ -111,7 +105,7 @@ class FollowingAgent:
         ended: int | Promotion | None = None
         while ended is None:
             try:
-                event = self._events.get(timeout=max(0.0, next_tick - time.monotonic()))
+                event = self.events.get(timeout=max(0.0, next_tick - time.monotonic()))
             except queue.Empty:
                 next_tick = time.monotonic() + TICK_SECONDS
                 ended = self._look(time.monotonic())
@@ -168,12 +162,17 @@ class FollowingAgent:
 
     def _start(self, message: Mapping[str, Any]) -> None:
         formation, store = formation_of(message["formation"]), message["store"]
-        generation = formation.generation
+        generation, care = formation.generation, self._state.care
+        if care.formed and generation <= care.generation:
+            # Its leader does not know of the group that this node was in: two groups would bear one number.
+            why = f"generation {generation} is not above {care.generation}, which was formed here"
+            self._line.send({"op": "start_failed", "generation": generation, "why": why})
+            return
         place = formation.place(self._launch.node)
         self._say(f"starting ranks {place.first} to {place.first + place.ranks - 1} of generation {generation}")
-        care = replace(self._state.care, phase=Phase.STARTING, generation=generation, ranks=formation.world, formed=True)
+        care = replace(care, phase=Phase.STARTING, generation=generation, ranks=formation.world, formed=True)
         care = replace(care, running=frozenset(formation.ranks_of(self._launch.node)), exits=(), raised=())
-        self._state = replace(self._state, care=care, formation=formation)
+        self._state = replace(self._state, care=care).stands_in(formation)
         self._save()
         try:
             self._local.group.kill_all()
@@ -204,7 +203,7 @@ class FollowingAgent:
         except (KeeperError, OSError) as problem:
             self._say(f"the ranks cannot go on in their processes: {problem}")
             self._local.group.signal(care.running, 9)
-        self._state = replace(self._state, care=care, formation=formation)
+        self._state = replace(self._state, care=care).stands_in(formation)
         self._save()
         self._line.send(self._beat())
         self._say(f"ranks {sorted(care.running)} of this node go on in generation {formation.generation}")
@@ -218,7 +217,7 @@ class FollowingAgent:
             # What is left here of another generation is over.
             self._local.group.kill_all()
             care = Care(Phase.RUNNING, formation.world, generation, formed=True, max_restarts=care.max_restarts, done=care.done)
-        self._state = replace(self._state, care=care, formation=formation)
+        self._state = replace(self._state, care=care).stands_in(formation)
         try:
             self._local.rejoin(generation, frozenset(message["ranks"]), formation.place(self._launch.node), store)
         except KeeperError as problem:
@@ -242,11 +241,13 @@ class FollowingAgent:
         care = self._state.care
         if item.generation != care.generation or item.rank not in care.running:
             return
+        command = self._command
+        stops = command is not None and command.command.kind == "stop_ranks"
+        item = replace(item, by_us=item.by_us or stops)
         self._state = replace(self._state, care=replace(care, running=care.running - {item.rank}, exits=(*care.exits, item)))
         self._save()
         self._tell_failure("exited", item)
-        command = self._command
-        if command is not None and command.command.kind == "stop_ranks" and not self._state.care.running:
+        if command is not None and stops and not self._state.care.running:
             self._command = None
             self._answer(command.command, "done", "every process of the job on this node has ended")
 
@@ -270,31 +271,19 @@ class FollowingAgent:
         command, care = event.command, self._state.care
         if command.id in care.done:
             return None
-        if command.deadline is not None and event.wall_time > command.deadline:
-            self._answer(command, "expired", "the deadline passed before the command arrived")
-            return None
-        if command.kind == "stop_ranks":
-            if command.is_over(care.generation):
-                self._answer(command, "refused", f"generation {command.generation} is over; here it is {care.generation}")
-                return None
-            self._command = event
-            if not self._line.up or "going_on" in command.args:
-                self._local.group.signal(care.running, 15)
-            if not care.running:
-                self._command = None
-                self._answer(command, "done", "nothing of the job runs on this node")
-            return None
-        if command.kind != "restart_ranks":
-            self._answer(command, "refused", f"this agent does not do {command.kind}")
-            return None
-        if command.generation <= care.generation:
-            if care.running and command.generation == care.generation:
-                self._answer(command, "done", f"the ranks run under generation {care.generation}")
-            else:
-                self._answer(command, "refused", f"generation {command.generation} is not above {care.generation}")
+        answer = answer_at_once(event, self._state)
+        if answer is not None:
+            self._answer(command, *answer)
             return None
         self._command = event
-        return self._lead_if_told()
+        if command.kind != "stop_ranks":
+            return self._lead_if_told()
+        if not self._line.up or "going_on" in command.args:
+            self._local.group.signal(care.running, 15)
+        if not care.running:
+            self._command = None
+            self._answer(command, "done", "nothing of the job runs on this node")
+        return None
 
     def _lead_if_told(self) -> Promotion | None:
         """Whether a command that waits makes this node the leader: it is named first, and the one that led is gone."""
@@ -344,6 +333,7 @@ class FollowingAgent:
             gone = () if self._line.gone is None else (self._line.gone,)
             for notice in noticed(judged, self._local.hang, gone, self._launch.node):
                 self._tell_noticed(notice)
+        self._tell_wait(now)
         if self._line.up:
             return None
         formation = self._state.formation
@@ -361,6 +351,15 @@ class FollowingAgent:
             self._say(f"given up: no leader answered for {LEADERLESS_SECONDS:.0f} s")
             return 1
         return None
+
+    def _tell_wait(self, now: float) -> None:
+        """For whom, once; to the service with each heartbeat. Ranks that a command is to restart are told of as cut off."""
+        command = self._command.command if self._command is not None else None
+        what = self._wait.look(followed(self._state, self._line.leader, command, list(self._addresses(self._state))), now)
+        if what is not None:
+            self._say(f"waiting for {what}")
+            if command is not None and self._line.gone is not None:
+                self._tell_noticed(Noticed(UNREACHABLE, None, f"waiting for {what}: {self._line.gone.why}"))
 
     def _tell_noticed(self, notice: Noticed) -> None:
         """To the leader; to the service where it is gone."""
@@ -389,7 +388,7 @@ class FollowingAgent:
         if command is not None and command.command.kind == "stop_ranks":
             self._answer(command.command, "done", "every process of the job on this node has ended")
         if self.link is not None:
-            self.link.finish(FINISH_SECONDS)
+            self.link.finish()
         self._local.group.close()
         self._line.close()
         self._state = replace(self._state, exit_status=status, care=replace(self._state.care, phase=Phase.ENDED))

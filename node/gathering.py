@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from node.care_states import Respawn
 from node.crew import Crew, Gone
 from node.formation import Formation, Member, NodeBounds, choose_members
 from node.monitors import RankReading
+from node.waiting import Wait, missing
 
 __all__ = ["JOIN_SECONDS", "Gathering", "reach_of"]
 
@@ -23,17 +25,24 @@ RETURN_SECONDS = 30.0
 class Gathering:
     """`crew` None: the job is on this node (`own`) alone, which is always there."""
 
-    def __init__(self, crew: Crew | None, own: Member, bounds: NodeBounds) -> None:
+    def __init__(self, crew: Crew | None, own: Member, bounds: NodeBounds, say: Callable[[str], None]) -> None:
         self._crew = crew
         self._own = own
         self._bounds = bounds
+        self._say = say
         self._since = 0.0
+        self._wait = Wait()
         self._told: set[tuple[int, str]] = set()
         self._returning: dict[str, tuple[float, int | None]] = {}
         self.action: Respawn | None = None
 
     def begin(self, action: Respawn) -> None:
         self.action, self._since = action, time.monotonic()
+
+    def raise_to(self, generation: int) -> None:
+        """Nodes are looked for still, for a later one."""
+        if self.action is not None:
+            self.action = replace(self.action, generation=generation)
 
     @property
     def is_in_vain(self) -> bool:
@@ -44,8 +53,12 @@ class Gathering:
         """Who carries the generation that is to begin; None while somebody is waited for. `last`: the formation before."""
         if self._crew is None or self.action is None:
             return (self._own,)
+        present = {**self._crew.present(), self._own.node: self._own}
+        what = missing(present, self.action.nodes, last, self._bounds)
+        if self._wait.look(f"{what}, to form generation {self.action.generation}", time.monotonic()):
+            self._say(f"waiting for {self._wait.said}")
         return choose_members(
-            {**self._crew.present(), self._own.node: self._own},
+            present,
             self._own.node,
             self._bounds,
             wanted=self.action.nodes,
@@ -53,6 +66,11 @@ class Gathering:
             barred=barred,
             waited=time.monotonic() - self._since >= LAST_CALL_SECONDS,
         )
+
+    @property
+    def waits_for(self) -> str | None:
+        """The nodes that are looked for, once that was said."""
+        return self._wait.said if self.action is not None else None
 
     def gone(self) -> tuple[Gone, ...]:
         return self._crew.gone() if self._crew is not None else ()

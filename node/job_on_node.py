@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import signal
 import socket
 import threading
@@ -14,10 +15,11 @@ from node.agent import Agent
 from node.care_states import CommandArrived, Event, Interrupted, Overtaken
 from node.channel import Connection, Listener, is_own_address
 from node.crew import Crew
-from node.follower import FollowingAgent, Promotion
-from node.formation import Formation, Member
+from node.follower import FollowingAgent
+from node.formation import Member
 from node.job_state import JobFolder, JobState
 from node.leader_line import led_generation
+from node.leaderless import Promotion
 from node.link import ServiceLink
 from node.log_shipping import LogShipping
 from node.rank_group import Launch
@@ -44,15 +46,17 @@ class JobOnNode:
         self._agent: Agent | FollowingAgent | None = None
         self._crew: Crew | None = None
         self._early: list[Event] = []
+        # A signal may come in the middle of it.
+        self._handing_over = threading.RLock()
         self.link: ServiceLink | None = None
 
     def put(self, event: Event) -> None:
         """To whoever cares for the ranks at present; from any thread."""
-        agent = self._agent
-        if agent is not None:
-            agent.put(event)
-        else:
-            self._early.append(event)
+        with self._handing_over:
+            if self._agent is not None:
+                self._agent.put(event)
+            else:
+                self._early.append(event)
 
     def heartbeat(self) -> Mapping[str, Any] | None:
         return None if self._agent is None else self._agent.heartbeat()
@@ -69,7 +73,7 @@ class JobOnNode:
         host, port = self._request.rendezvous
         listener = None
         overtaken = isinstance(known_generation, int) and known_generation > state.care.generation
-        if led_generation(self._others(state.formation), self._request.job) is None and not overtaken:
+        if led_generation(self._others(state), self._request.job) is None and not overtaken:
             listener = self._listener_to_lead(state)
         result: int | JobState = state
         if listener is not None:
@@ -84,8 +88,10 @@ class JobOnNode:
         assert self._request.rendezvous is not None
         host, port = self._request.rendezvous
         own = own_address(host, port)
-        # The same port on every node, where they are machines of their own: it is easier to allow.
-        listener = (None if is_own_address(host) else self._listen(own, port)) or self._listen(own, 0)
+        # Where the others know this node from, else the same port on every node, where they are machines: it is easier to allow.
+        known = [(member.host, member.port) for member in state.met if member.node == self._request.node]
+        common = [] if is_own_address(host) else [(own, port)]
+        listener = next(filter(None, (self._listen(*place) for place in (*known, *common, (own, 0)))), None)
         if listener is None:
             raise RendezvousError(f"no port of {own} can be listened on")
         follower = FollowingAgent(self._request, self._folder, state, self._shipping, self._say, listener.port, self._others)
@@ -136,9 +142,12 @@ class JobOnNode:
                 agent.put(Overtaken(found, crew.ranks_of(self._request.node)))
 
     def _present(self, agent: Agent | FollowingAgent) -> None:
-        self._agent = agent
-        while self._early:
-            agent.put(self._early.pop(0))
+        """From now on `agent` cares for the ranks; what nobody has looked at yet is for it."""
+        with self._handing_over:
+            before, self._agent = self._agent, agent
+            for event in (*self._early, *(unheard(before.events) if before is not None else ())):
+                agent.put(event)
+            self._early.clear()
 
     def _wake(self) -> None:
         if isinstance(self._agent, Agent):
@@ -176,12 +185,23 @@ class JobOnNode:
             raise RendezvousError(f"{leader.host}:{leader.port}, where the other nodes look for this one, cannot be listened on")
         return listener
 
-    def _others(self, formation: Formation | None) -> Iterable[tuple[str, int]]:
-        """Where a leader may be: at the rendezvous, or at any node of the last formation."""
+    def _others(self, state: JobState) -> Iterable[tuple[str, int]]:
+        """Where a leader may be: at any node that this one ever carried ranks with, those of the last formation first, or at the
+        rendezvous."""
         assert self._request.rendezvous is not None
-        known = [(member.host, member.port) for member in (formation.members if formation is not None else ())]
-        mine = {(item.host, item.port) for item in (formation.members if formation else ()) if item.node == self._request.node}
+        members = (*(state.formation.members if state.formation is not None else ()), *state.met)
+        mine = {(member.host, member.port) for member in members if member.node == self._request.node}
+        known = [(member.host, member.port) for member in members]
         return [address for address in dict.fromkeys([*known, self._request.rendezvous]) if address not in mine]
+
+
+def unheard(events: queue.SimpleQueue[Any]) -> Iterable[Event]:
+    """What came from outside for an agent that has ended meanwhile."""
+    with contextlib.suppress(queue.Empty):
+        while True:
+            event = events.get_nowait()
+            if isinstance(event, CommandArrived | Interrupted):
+                yield event
 
 
 def own_address(host: str, port: int) -> str:

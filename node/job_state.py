@@ -14,10 +14,10 @@ from typing import Any
 from detectors.processes import ProcessId
 from detectors.supervisor import RankExit
 from node.care_states import Care, Command, Phase
-from node.formation import Formation, formation_of
+from node.formation import Formation, Member, formation_of
 from node.ranks import StoreAddress
 
-__all__ = ["JobBusyError", "JobFolder", "JobState", "Placement", "RankProcess", "write_atomically"]
+__all__ = ["JobBusyError", "JobFolder", "JobState", "Placement", "RankProcess", "taken_over", "write_atomically"]
 
 VERSION = 2
 # Of Care, what is a set there and a list in the file.
@@ -66,7 +66,8 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """`after`: the id of the last command row that was read. `boot_id`: the processes are those of this boot.
+    """`after`: the id of the last command row that was read. `boot_id`: the processes are those of this boot. `met`: all nodes
+    that this one ever carried ranks with, and itself, as it knew them last.
 
     `formation`: of the present generation, None before the first; `leads`: whether this node's agent keeps the generation.
     `incarnation`: which start of the job by its scheduler it belongs to.
@@ -83,6 +84,12 @@ class JobState:
     formation: Formation | None = None
     leads: bool = True
     incarnation: str = ""
+    met: tuple[Member, ...] = ()
+
+    def stands_in(self, formation: Formation) -> JobState:
+        """The job with `formation` as the last one."""
+        newest = {member.node: member for member in (*self.met, *formation.members)}
+        return replace(self, formation=formation, met=tuple(newest.values()))
 
     @property
     def told(self) -> Care:
@@ -90,6 +97,22 @@ class JobState:
         if self.care.formed or self.formation is None:
             return self.care
         return replace(self.care, generation=self.formation.generation)
+
+
+def taken_over(state: JobState, now: float) -> JobState:
+    """The job as the next agent goes on with it, at `now` of its own clock. What was being started is started anew, under a
+    generation that nobody used: nobody knows how far it had come."""
+    care = state.care
+    match care.phase:
+        case Phase.STARTING | Phase.RESTARTING:
+            care = replace(care, phase=Phase.STARTING, generation=care.generation + 1, running=frozenset(), exits=())
+            care = replace(care, raised=(), formed=False, nodes=())
+        case Phase.FAILED:
+            # A patience of its own: the service may have heard the other agent's report, or not.
+            care = replace(care, failed_at=now, last_exit_at=now, posted=False)
+        case Phase.STOPPING:
+            care = replace(care, kill_at=now)
+    return replace(state, care=care)
 
 
 def write_atomically(path: Path, content: bytes, durable: bool = True) -> None:
@@ -201,6 +224,7 @@ def decode_state(document: Mapping[str, Any]) -> JobState:
         formation=None if document["formation"] is None else formation_of(document["formation"]),
         leads=document["leads"],
         incarnation=document.get("incarnation", ""),
+        met=tuple(Member(**member) for member in document.get("met", ())),
     )
 
 

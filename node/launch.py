@@ -94,6 +94,7 @@ def plan_start(previous: JobState | None, launch: Launch, boot: str, now: float)
         care,
         after=previous.after,
         formation=formation,
+        met=previous.met,
         leads=previous.leads,
         incarnation=incarnation,
     )

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from node.care_states import Care
 from node.channel import Connection, dial
 from node.crew import Gone
+from node.job_state import JobState
 from node.monitors import RankReading
 from node.rank_group import Launch
 from node.reforming import Marks, marks_document
@@ -63,6 +63,12 @@ class LeaderLine:
     @property
     def up(self) -> bool:
         return self._present is not None
+
+    @property
+    def leader(self) -> str | None:
+        """The address of the agent that leads, while it answers."""
+        connection = self._present
+        return None if connection is None else connection.peer
 
     def is_missed(self, now: float) -> bool:
         """Whether a leader of which nothing was ever heard here is not there either: it may have died before this agent began."""
@@ -142,8 +148,9 @@ def led_generation(addresses: Iterable[tuple[str, int]], job: str) -> int | None
     return None
 
 
-def join_message(launch: Launch, care: Care, port: int, marks: Marks) -> dict[str, Any]:
+def join_message(launch: Launch, state: JobState, port: int, marks: Marks) -> dict[str, Any]:
     """What introduces a follower, and tells what became of its ranks meanwhile. `port`: where it listens itself."""
+    care = state.care
     return {
         "op": "join",
         "job": launch.job,
@@ -152,6 +159,7 @@ def join_message(launch: Launch, care: Care, port: int, marks: Marks) -> dict[st
         "order": launch.order,
         "port": port,
         "generation": care.generation if care.formed else -1,
+        "formation": asdict(state.formation) if care.formed and state.formation is not None else None,
         "running": sorted(care.running),
         "exits": [asdict(item) for item in care.exits],
         **marks_document(marks),

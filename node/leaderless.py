@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detectors.supervisor import RankExit, first_failure
-from node.care_states import Care, Command, Noticed, Phase, PostNotice
+from node.care_states import Care, Command, CommandArrived, Noticed, Phase, PostNotice
 from node.crew import Gone
 from node.formation import Formation
 from node.job_state import JobState
@@ -18,7 +18,7 @@ from node.rank_group import Launch
 from node.reforming import Marks
 from node.reports import failure_document, notice_document
 
-__all__ = ["LeaderlessReports", "left_alone", "promoted", "retired"]
+__all__ = ["LeaderlessReports", "Promotion", "left_alone", "promoted", "retired"]
 
 # Exits that follow the first one belong to the same report.
 SETTLE_SECONDS = 0.3
@@ -32,6 +32,14 @@ def left_alone(care: Care, formation: Formation | None, gone: Gone, marks: Marks
     why = f"node {gone.node} does not answer, and its peers wait for it"
     ranks = formation.ranks_of(gone.node)
     return tuple(RankExit(rank, care.generation, None, None, time.time(), error=why) for rank in ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """This node is to lead from now on, and `command` says in what formation."""
+
+    state: JobState
+    command: CommandArrived
 
 
 class LeaderlessReports:
@@ -55,7 +63,8 @@ class LeaderlessReports:
         if self._is_first(state.care, notice.kind):
             told = PostNotice(notice.rank, notice.why, notice.kind, notice.bad_since)
             node_of, (step, saved) = self._node_of(state), self._reached()
-            document = notice_document(self._launch.job, node_of, state.care, told, step, saved, unreachable(gone))
+            own = self._launch.node
+            document = notice_document(self._launch.job, own, node_of, state.care, told, step, saved, unreachable(gone))
             self._report(document, state.care, notice.why, link)
 
     def failure(self, state: JobState, marks: Marks, gone: Gone, link: ServiceLink, now: float) -> None:
@@ -100,9 +109,8 @@ def unreachable(gone: Gone) -> list[dict[str, Any]]:
 def retired(state: JobState) -> JobState:
     """The job as an agent follows it that led it before, and has ended what ran of it here."""
     care = state.care
-    care = Care(
-        Phase.STARTING, care.ranks, care.generation, max_restarts=care.max_restarts, restarts=care.restarts, done=care.done
-    )
+    generation = care.generation if care.next_generation is None else care.next_generation
+    care = Care(Phase.STARTING, care.ranks, generation, max_restarts=care.max_restarts, restarts=care.restarts, done=care.done)
     return replace(state, care=care, leads=False)
 
 
@@ -111,9 +119,9 @@ def promoted(state: JobState, own: frozenset[int], command: Command) -> JobState
     that were started on this node."""
     care, now = state.care, time.monotonic()
     formation, nodes = state.formation, command.args.get("nodes") or ()
-    named = frozenset(rank for node in nodes for rank in (formation.ranks_of(node) if formation is not None else ()))
-    # What became of the ranks of the other nodes that go on, their agents tell when they come.
-    running = care.running | (named - own)
+    # What became of the ranks of the other nodes that go on, their agents tell when they come. This one is named first.
+    elsewhere = frozenset(rank for node in nodes[1:] for rank in (formation.ranks_of(node) if formation is not None else ()))
+    running = care.running | elsewhere
     others = frozenset(range(care.ranks)) - own - running
     fenced = tuple(RankExit(rank, care.generation, None, None, time.time(), by_us=True) for rank in sorted(others))
     care = replace(

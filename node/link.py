@@ -27,6 +27,7 @@ IDLE_SECONDS = 0.2
 # The lines of a failed rank go first; a service that takes them slowly must not delay the report itself for longer than this.
 FLUSH_SECONDS = 2.0
 UNHEARD_SECONDS = 2.0
+FINISH_SECONDS = 5.0
 NOTHING_LEFT = (0, False, None)
 MAX_REPORTS = 1000
 # Answers that will be the same however often a batch is sent.
@@ -144,6 +145,10 @@ class ServiceLink:
         report = Outgoing(lambda client: client.report_failure(self._job, document), "the failure", after_batch, answered)
         self.report(report)
 
+    def report_notice(self, document: Mapping[str, Any], what: str) -> None:
+        """Something more about a failure that was reported: nobody waits for the answer."""
+        self.report(Outgoing(lambda client: client.report_failure(self._job, document), what))
+
     def report_attempt(self, document: Mapping[str, Any]) -> None:
         self._decided()
         self.report(Outgoing(lambda client: client.report_attempt(self._job, document), "the attempt"))
@@ -166,8 +171,8 @@ class ServiceLink:
 
         self.report(Outgoing(send, "the end", self._spool.last_number))
 
-    def finish(self, seconds: float) -> bool:
-        """Send what is left while something gets through at least every `seconds`; True when all is sent.
+    def finish(self, seconds: float = FINISH_SECONDS) -> bool:
+        """Send what is left while something gets through at least every `seconds`; True when all is sent, said where not.
 
         A service that does not answer just now gets the shorter UNHEARD_SECONDS to change its mind.
         """

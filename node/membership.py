@@ -14,7 +14,7 @@ from node.formation import Formation, NodeBounds
 from node.local_ranks import LocalRanks
 from node.reforming import Marks, Patience
 
-__all__ = ["Membership", "hindrance_of"]
+__all__ = ["Membership", "hindrance_of", "leads_after"]
 
 # A node that goes on under a new leader finds it within this time, or is started anew.
 GATHER_SECONDS = 5.0
@@ -89,6 +89,20 @@ def hindrance_of(command: Command, formation: Formation | None) -> str | None:
     if formation is None or not named:
         return None
     return formation.hindrance(named, command.args.get("off") or ())
+
+
+def leads_after(formation: Formation, own: str, care: Care, command: Command | None) -> int | None:
+    """The generation of node `own` where it may lead nodes that stood in `formation`, newer than all that it knew of; None where
+    it may not.
+
+    It may by a `command` of after that formation, and at its own start where it led that one and has lost what it kept of it.
+    """
+    if command is not None:
+        knows = command.generation > formation.generation and hindrance_of(command, formation) is None
+        return care.generation if knows else None
+    if care.formed or formation.leader.node != own:
+        return None
+    return max(care.generation, formation.generation + 1)
 
 
 def ranks_on(formation: Formation | None, nodes: Iterable[str]) -> frozenset[int]:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from detectors.processes import ProcessId
 from detectors.statistics.judgement import Finding, Judgement
 from detectors.supervisor import RankExit, first_failure
-from node.care_states import Care, Noticed, PostNotice
+from node.care_states import Care, Command, Noticed, PostNotice
 from node.crew import Gone
 from node.going_on import can_go_on, survivors
 from node.job_state import JobState
@@ -16,6 +17,7 @@ from node.monitors import RankReading
 
 __all__ = [
     "TOLD",
+    "UNREACHABLE",
     "attempt_document",
     "end_document",
     "failure_document",
@@ -23,6 +25,7 @@ __all__ = [
     "notice_document",
     "noticed",
     "registration_document",
+    "result_document",
     "unreachable_notice",
 ]
 
@@ -52,9 +55,9 @@ def registration_document(
 
 
 def attempt_document(
-    node: str, state: JobState, cause: str, directive: str | None, others: Sequence[Mapping[str, Any]] = ()
+    node: str, state: JobState, cause: str, command: Command | None = None, others: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """`others`: the ranks of other nodes, in the form of an attempt's."""
+    """`command`: the one that began it; `others`: the ranks of other nodes, in the form of an attempt's."""
     placement = state.placement
     first = state.formation.ranks_of(node).start if state.formation is not None else 0
     store = {"host": placement.store_host, "port": placement.store_port} if placement.store_host else None
@@ -71,7 +74,14 @@ def attempt_document(
         "store": store,
         "started_at": time.time(),
     }
-    return document if directive is None else {**document, "directive_id": directive}
+    directive = command.args.get("directive_id") if command is not None and cause == "restart" else None
+    return {**document, "directive_id": directive} if isinstance(directive, str) else document
+
+
+def result_document(status: str, generation: int, detail: str, processes: Mapping[int, ProcessId]) -> dict[str, Any]:
+    """The answer to a command. `processes`: this node's ranks."""
+    ranks = [{"rank": rank, "pid": process.pid} for rank, process in processes.items()]
+    return {"status": status, "generation": generation, "detail": detail, "ranks": ranks}
 
 
 def rank_states(care: Care, readings: Mapping[int, RankReading], now: float) -> list[dict[str, Any]]:
@@ -103,16 +113,22 @@ def rank_states(care: Care, readings: Mapping[int, RankReading], now: float) -> 
 
 
 def heartbeat_document(
-    node: str, care: Care, readings: Mapping[int, RankReading], now: float, gone: Iterable[Gone] = ()
+    node: str,
+    care: Care,
+    readings: Mapping[int, RankReading],
+    now: float,
+    gone: Iterable[Gone] = (),
+    waits_for: str | None = None,
 ) -> dict[str, Any]:
     """Of this node's ranks. `now` is CLOCK_MONOTONIC in seconds, the clock of the monitor files; `gone`: nodes of the job that
-    this one cannot reach."""
+    this one cannot reach; `waits_for`: for whom, or what, its agent waits."""
     return {
         "attempt": care.attempt,
         "generation": care.generation,
         "node": node,
         "ranks": rank_states(care, readings, now),
         "unreachable": [{"node": item.node, "since": item.since, "why": item.why} for item in gone],
+        "waits_for": waits_for,
         "time": time.time(),
     }
 
@@ -167,6 +183,7 @@ def failure_document(
 
 def notice_document(
     job: str,
+    node: str,
     node_of: Callable[[int | None], str],
     care: Care,
     notice: PostNotice,
@@ -174,7 +191,7 @@ def notice_document(
     checkpoint: int | None,
     gone: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """A failure report for ranks that run but get nowhere: no exit status, the judgement in its place."""
+    """A failure report for ranks that run but get nowhere: no exit status, the judgement in its place. `node`: that tells it."""
     document = {
         "attempt": care.attempt,
         "generation": care.generation,
@@ -185,6 +202,7 @@ def notice_document(
         "last_step": last_step,
         "last_checkpoint": None if checkpoint is None else {"step": checkpoint},
         "unreachable": list(gone),
+        "told_by": node,
     }
     return document if notice.bad_since is None else {**document, "bad_since": notice.bad_since}
 

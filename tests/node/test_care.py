@@ -65,6 +65,13 @@ def test_a_leader_whose_job_another_node_leads_by_now_ends_its_ranks_and_goes_on
     assert actions == (End(1, care.why),)
 
 
+def test_an_overtaken_leader_refuses_what_it_was_told_to_start_and_its_next_generation_is_above_the_other_ones() -> None:
+    care, _ = step(RUNNING, restart(), 10.0)
+    care, actions = step(care, Overtaken(6, RUNNING.running), 10.1)
+    assert actions == (Report(8, "refused", "generation 6 is led by another node"), KillRanks(signal.SIGKILL))
+    assert care.command is None and care.done == {8: "refused"} and care.next_generation == 6
+
+
 def test_an_overtaken_leader_waits_for_no_rank_of_another_node() -> None:
     care, _ = step(RUNNING, Overtaken(6, frozenset((0,))), 10.0)
     care, actions = step(care, Exited(replace(KILLED, rank=0)), 11.0)

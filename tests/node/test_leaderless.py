@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from detectors.supervisor import RankExit
-from node.care_states import Care, Noticed, Phase
+from node.care_states import Care, Command, Noticed, Phase
 from node.crew import Gone
 from node.formation import Formation, Member
 from node.job_state import JobState
-from node.leaderless import LeaderlessReports, retired
+from node.leaderless import LeaderlessReports, promoted, retired
 from node.rank_group import Launch
 from node.reforming import Marks
 
@@ -70,7 +70,14 @@ def test_a_failed_rank_is_told_when_those_that_fail_with_it_had_time_to(reports:
     assert [item["rank"] for item in document["failed"]] == [2]
 
 
+def test_who_leads_by_command_waits_for_no_rank_of_its_own_that_it_has_ended() -> None:
+    command = Command(5, "restart_ranks", 2, {"nodes": ["n2", "n1"]})
+    leads = promoted(replace(STATE, care=replace(CARE, running=frozenset())), frozenset(), command)
+    assert leads.leads and leads.care.running == {0, 1} and {item.rank for item in leads.care.exits} == {2, 3}
+
+
 def test_who_follows_after_it_led_brings_nothing_of_the_old_generation() -> None:
     follows = retired(replace(STATE, leads=True, care=replace(CARE, phase=Phase.ENDED, leaves=True, done={4: "done"})))
     assert not follows.leads and follows.care.phase is Phase.STARTING and not follows.care.leaves
     assert not follows.care.running and not follows.care.formed and follows.care.done == {4: "done"}
+    assert retired(replace(STATE, care=replace(CARE, next_generation=6))).care.generation == 6, "that overtook it"

@@ -224,6 +224,51 @@ def test_a_leader_that_was_out_of_reach_while_another_was_told_to_lead_ends_its_
 
 @pytest.mark.soak
 @pytest.mark.whole
+def test_nodes_that_wait_for_one_another_say_so_once_and_the_service_is_told(nodes: Nodes, peer: Peer) -> None:
+    def waits(node: str) -> list[str]:
+        return [beat["waits_for"] for beat in peer.posted("/heartbeat") if beat["node"] == node and beat["waits_for"]]
+
+    nodes.start("n2", nnodes="3")
+    wait_for(lambda: waits("n2"))
+    assert waits("n2")[0] == f"the agent that leads the job, which does not answer at {nodes.rendezvous}"
+    nodes.start("n1", nnodes="3")
+    wait_for(lambda: waits("n1") and "to give ranks to this node" in waits("n2")[-1])
+    assert waits("n1")[0] == "the agents of more nodes: 2 of 3 are here, to form generation 0"
+    nodes.start("n3", nnodes="3")
+    both_run(nodes)
+    said = nodes.finish("n1", "n2", "n3")
+    assert [said[node].count("waiting for") for node in ("n1", "n2", "n3")] == [1, 2, 0]
+
+
+@pytest.mark.soak
+@pytest.mark.whole
+def test_after_two_different_cuts_nobody_leads_by_a_command_of_before_the_newest_generation(nodes: Nodes, peer: Peer) -> None:
+    peer.down()
+    for node in ("n1", "n2", "n3"):
+        nodes.start(node, nnodes="1:3", ranks=1)
+    wait_for(lambda: all(nodes.running(node, 0) for node in ("n1", "n2", "n3")), what="generation 0")
+    nodes.agents["n2"].send_signal(signal.SIGSTOP)
+    os.kill(nodes.pids("n3")[2], signal.SIGKILL)
+    wait_for(lambda: nodes.running("n1", 1) and nodes.running("n3", 1), what="generation 1 without n2")
+    nodes.kill("n1")
+    peer.up()
+    # As of a service that heard of generation 0 only.
+    nodes.command(1, "n2", 1, ["n2", "n3"], exclude=["n1"])
+    nodes.command(2, "n3", 1, ["n2", "n3"], exclude=["n1"])
+    nodes.agents["n2"].send_signal(signal.SIGCONT)
+    answered = wait_for(lambda: peer.posted("commands/1/result") and peer.posted("commands/2/result"), what="both answers")
+    assert answered[0]["status"] == peer.posted("commands/1/result")[0]["status"] == "refused"
+    assert nodes.running("n3", 1), "its ranks are left alone"
+    nodes.command(3, "n2", 2, ["n2", "n3"], exclude=["n1"])
+    nodes.command(4, "n3", 2, ["n2", "n3"], exclude=["n1"])
+    both = ("n2", "n3")
+    wait_for(lambda: all(nodes.running(node, 2) for node in both), what="generation 2")
+    said = nodes.finish(*both)
+    assert "another node leads the job, generation 1" in said["n2"]
+
+
+@pytest.mark.soak
+@pytest.mark.whole
 @pytest.mark.parametrize("killed", ["n1", "n2"])
 def test_a_killed_agent_of_any_node_leaves_all_ranks_alone_and_its_successor_takes_them_over(nodes: Nodes, killed: str) -> None:
     nodes.start("n1")
