@@ -118,8 +118,8 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do about one failure, in which mode, and why. `would`: what mode auto would have said; `out_of_reach`: of `exclude`
-    the nodes that cannot be told to stop."""
+    """What to do about one failure, in which mode, and why. `would`: what mode auto would have said; `out_of_reach`: nodes
+    of the job that nobody may take for stopped, since they are lost or cut off from the others."""
 
     action: Action
     directive: DirectiveKind

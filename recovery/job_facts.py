@@ -22,7 +22,8 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What the policy must know of the failed job. `spares`: nodes it may use; `lost`: its nodes that two witnesses hold lost.
+    """What the policy must know of the failed job. `spares`: nodes it may use; `lost`: its nodes that two witnesses hold lost;
+    `parted`: those that live, and that its first node, which leads, does not reach, nor they it.
 
     `bad_since`: the step from which on its numbers were wrong, where that is what failed; `requeues`: a scheduler finds it
     other nodes.
@@ -35,6 +36,7 @@ class JobFacts:
     ranks: int = 1
     min_ranks: int | None = None
     lost: tuple[str, ...] = ()
+    parted: tuple[str, ...] = ()
     spares: tuple[str, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     last_step: int | None = None
@@ -43,6 +45,17 @@ class JobFacts:
     planned: tuple[str, ...] = ()
     planned_why: str = ""
     adapts: bool = False
+
+    @property
+    def cut_off(self) -> tuple[str, ...]:
+        """Of two sides of the job that do not reach one another the smaller one, and of equal ones that without its leader."""
+        beside = tuple(node for node in self.nodes if node not in self.lost and node not in self.parted)
+        return self.parted if len(self.parted) <= len(beside) else beside
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The nodes that it has to go on without, lost or cut off."""
+        return (*self.lost, *(node for node in self.cut_off if node not in self.lost))
 
     def ranks_without(self, excluded: tuple[str, ...]) -> int:
         """Ranks left when these nodes are gone, ranks being spread evenly."""
@@ -77,7 +90,7 @@ class JobFacts:
     def _doubt(self, exclude: tuple[str, ...]) -> str | None:
         """Nodes out of reach that may go on by themselves: more than half, with the one that leads. Two halves of a job must
         never both go on, and no generation fences off a half that may have raised its own."""
-        gone = tuple(node for node in self.nodes if node in self.lost and node in exclude)
+        gone = tuple(node for node in self.nodes if node in self.missing and node in exclude)
         if not gone or gone[0] != self.nodes[0] or 2 * len(gone) <= len(self.nodes):
             return None
         return f"{', '.join(gone)} may go on by themselves, out of our reach: a person has to say that they are off"

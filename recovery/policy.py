@@ -264,8 +264,8 @@ def _beyond(situation: Situation, action: Action, why: list[str]) -> Decision:
 
 
 def _fenced(decision: Decision, job: JobFacts, placement: Placement) -> Decision:
-    """Say which nodes cannot be told to stop; where they may go on by themselves, a person has to approve, each time anew."""
-    decision = replace(decision, out_of_reach=tuple(node for node in decision.exclude if node in job.lost))
+    """Say which nodes are out of reach; where they may go on by themselves, a person has to approve, each time anew."""
+    decision = replace(decision, out_of_reach=job.missing)
     if placement.doubt is None:
         return decision
     return replace(decision, mode=Mode.APPROVE, why=(*decision.why, placement.doubt))
@@ -274,9 +274,13 @@ def _fenced(decision: Decision, job: JobFacts, placement: Placement) -> Decision
 def _own(situation: Situation, wanted: Action, why: list[str], delay: float) -> Decision:
     """An action on the job's own processes."""
     job, audience = situation.job, _audience(situation.diagnosis)
-    if wanted in RELAUNCHES and job.lost:
-        placement = job.placement(job.lost)
-        action, audience, exclude = Action(placement.directive.value), Audience.OPERATORS, job.lost
+    without = job.placement(job.missing) if wanted in RELAUNCHES and job.missing else None
+    if without is not None and not job.lost and without.directive is DirectiveKind.STOP:
+        # A network may come back sooner than somebody starts the job again.
+        why, without = [*why, without.why, "it waits for them"], None
+    if without is not None:
+        placement = without
+        action, audience, exclude = Action(placement.directive.value), Audience.OPERATORS, job.missing
     elif wanted in (Action.RETRY, Action.RESTART) and job.adapts and not _needs_localisation(situation):
         placement = job.placement(())
         action, exclude, delay = Action.ADAPT, (), 0.0
@@ -310,7 +314,7 @@ def _own(situation: Situation, wanted: Action, why: list[str], delay: float) -> 
 
 def _needs_localisation(situation: Situation) -> bool:
     """Isolate fast, do not localise precisely: only infrastructure of unknown place, at SEV1 or when it came back."""
-    if situation.diagnosis.category is not Category.INFRASTRUCTURE or witnessed_nodes(situation):
+    if situation.diagnosis.category is not Category.INFRASTRUCTURE or witnessed_nodes(situation) or situation.job.cut_off:
         return False
     return situation.diagnosis.severity is Severity.SEV1 or situation.spent + situation.escalation >= 1
 

@@ -226,10 +226,11 @@ class FailedAgain:
 
 @dataclass(frozen=True, slots=True)
 class NodesLost:
-    """Nodes that were to go on with the job are lost: a silent lease and a second witness each."""
+    """Nodes that were to go on with the job are lost (a silent lease and a second witness each), or cut off from the others."""
 
     at: float
     nodes: tuple[str, ...]
+    how: str = "lost"
 
 
 @dataclass(frozen=True, slots=True)

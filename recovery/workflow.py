@@ -81,10 +81,10 @@ def step(state: Recovery, event: Event, limits: Limits = Limits()) -> Result:
             return _to(state, Stage.ESCALATED, event.at, f"failed again before it was verified: {event.why}"), ()
         case NodesLost():
             underway = state.stage in (Stage.PLANNED, Stage.ACTED) and not state.is_stop
-            if not underway or set(event.nodes) <= set(_excluded(state)):
+            if not underway or set(event.nodes) <= {*_excluded(state), *_out_of_reach(state)}:
                 return state, ()
             # What failed elsewhere was its doing: the cause is looked for again.
-            why = f"{', '.join(event.nodes)} lost before the job went on"
+            why = f"{', '.join(event.nodes)} {event.how} before the job went on"
             return _again(state, event.at, why, Stage.DETECTED), ()
         case Tick():
             return _ticked(state, event, limits)
@@ -308,6 +308,10 @@ def _again(state: Recovery, at: float, why: str, stage: Stage = Stage.DIAGNOSED)
 
 def _excluded(state: Recovery) -> tuple[str, ...]:
     return state.decision.exclude if state.decision is not None else ()
+
+
+def _out_of_reach(state: Recovery) -> tuple[str, ...]:
+    return state.decision.out_of_reach if state.decision is not None else ()
 
 
 def _escalated(state: Recovery, at: float, why: str) -> Result:

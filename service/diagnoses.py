@@ -26,7 +26,7 @@ from rules.taxonomy import NONE, UNKNOWN, load_taxonomy
 from service.chunks import decode_chunk
 from service.ingest.matching import MatcherDied, MatcherPool, Tools
 from service.keptlines import node_streams, streams_of
-from service.losses import losses_of
+from service.losses import cuts_of, losses_of
 from service.metrics import Metrics
 from service.store import Clock, Store
 from service.store.incidents import Failure
@@ -95,7 +95,7 @@ class Diagnoses:
         """
         with self.metrics.diagnosis.labels("attempt").time():
             contents, reports = read_attempt(self.store, job, attempt, generation)
-            contents = (*contents, *told_losses(self.store, job, attempt, generation, self.reviewed()))
+            contents = (*contents, *told_by_leases(self.store, job, attempt, generation, self.reviewed()))
             size = sum(len(content.content) for content in contents)
             try:
                 return self.pool.submit(size, rank_contents, contents, reports, self.clock()).result()
@@ -142,15 +142,20 @@ def read_attempt(
     return tuple(contents.values()), reports
 
 
-def told_losses(store: Store, job: str, attempt: int, generation: int | None, leases: LeaseReview) -> list[StreamContent]:
-    """What silent leases and their witnesses say of nodes of the attempt."""
+def told_by_leases(store: Store, job: str, attempt: int, generation: int | None, leases: LeaseReview) -> list[StreamContent]:
+    """What leases, silent or renewed, say of nodes of the attempt together with those that cannot reach them."""
     with store.reading() as session:
         ran = find_attempt(session, job, attempt)
         if generation is None or ran is None:
             return []
-        lost = losses_of(session, job, generation, sorted(nodes_of(ran, ())), leases)
+        nodes = list(dict.fromkeys(str(place["node"]) for place in ran.ranks if place.get("node")))
+        lost = losses_of(session, job, generation, nodes, leases)
+        cuts = cuts_of(session, job, generation, nodes, leases)
     lines = [silence_signal(loss.silence, loss).line for loss in lost]
-    return [StreamContent(f"{it.path} of {it.node}", it.text.encode() + b"\n", (1,), None, it.node, it.trust) for it in lines]
+    told = [(f"{line.path} of {line.node}", line.text, line.node) for line in lines]
+    # Neither of the two is at fault for all that is known.
+    told += [(f"leases of {cut.leader} and {cut.node}", cut.why, None) for cut in cuts]
+    return [StreamContent(path, text.encode() + b"\n", (1,), None, node, Trust.CLUSTER) for path, text, node in told]
 
 
 def time_window(attempt: Attempt | None, failures: Sequence[Failure]) -> tuple[float, float]:

@@ -1,9 +1,11 @@
-"""Nodes of a job that are lost: a lease that ran out, and a second witness to it (law 9)."""
+"""Nodes of a job that are lost: a lease that ran out, and a second witness to it (law 9). Nodes that are cut off: their leases
+are renewed, and they and the job's leader say of one another that they cannot be reached."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,13 +13,14 @@ from sqlalchemy.orm import Session
 from detectors.lease import LeaseReview, NodeLoss, Witness, WitnessKind, judge_loss
 from service.store.incidents import Failure
 
-__all__ = ["awaits_leases", "losses_of"]
+__all__ = ["Cut", "awaits_leases", "cuts_of", "failures_of", "losses_of"]
 
 # Whoever looks at the leases four times a second and has not for this long is not waited for.
 REVIEW_SECONDS = 5.0
 
 
 def failures_of(session: Session, job: str, generation: int) -> Sequence[Failure]:
+    """What was reported of this generation's failure."""
     return session.scalars(select(Failure).where(Failure.job == job, Failure.generation == generation)).all()
 
 
@@ -37,6 +40,39 @@ def losses_of(session: Session, job: str, generation: int, nodes: Sequence[str],
     ]
     found = (judge_loss(silent[node], witnesses) for node in nodes if node in silent)
     return tuple(loss for loss in found if loss is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A job's leader and another node of it that do not reach one another, though both are heard here."""
+
+    leader: str
+    node: str
+    by_leader: str
+    by_node: str
+
+    @property
+    def why(self) -> str:
+        reasons = f"{self.leader}: {self.by_leader}; {self.node}: {self.by_node}"
+        return f"{self.leader} and {self.node} do not reach one another, though both renew their leases ({reasons})"
+
+
+def cuts_of(session: Session, job: str, generation: int, nodes: Sequence[str], leases: LeaseReview) -> tuple[Cut, ...]:
+    """Where the first of `nodes`, which leads, and others of them say of one another that they cannot be reached, and both have
+    renewed their leases since: the network between them is to blame, and none of them is lost."""
+    told: dict[tuple[str, str], str] = {}
+    for failure in failures_of(session, job, generation):
+        for item in failure.report.get("unreachable") or ():
+            node = str(item["node"])
+            if leases.renewed_at.get(node, -math.inf) > failure.reported_at:
+                told[str(failure.report.get("told_by")), node] = str(item.get("why") or "it does not answer")
+    silent = {silence.node for silence in (*leases.silent, *leases.unjudged)}
+    heard = [node for node in nodes if node not in silent]
+    return tuple(
+        Cut(leader, node, told[leader, node], told[node, leader])
+        for leader, node in ((nodes[0], node) for node in heard)
+        if (leader, node) in told and (node, leader) in told and leader in heard
+    )
 
 
 def witnesses_in(failure: Failure, nodes: Sequence[str]) -> Iterator[Witness]:

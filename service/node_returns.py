@@ -18,6 +18,7 @@ from recovery.node_return import (
     Cordon,
     CordonedByOthers,
     Event,
+    Faulted,
     Part,
     Phase,
     Probe,
@@ -30,6 +31,8 @@ from recovery.node_return import (
     Uncordoned,
     step,
 )
+from rules.diagnosis import Diagnosis
+from rules.signal import Role, Trust
 from service.fleet import HELD, OUT, busy_nodes, fleet_of
 from service.site_drivers import SiteDrivers
 from service.situations import MODES
@@ -101,6 +104,14 @@ class NodeReturns:
         for command in commands:
             self._perform(session, row, command, now)
         return row
+
+    def note_faults(self, session: Session, diagnosis: Diagnosis, now: float) -> None:
+        """A new fault, by its own word, of a node that is on its way back sends it to the start."""
+        named = {item.node for item in diagnosis.evidence if item.role is Role.ROOT and item.trust is not Trust.JOB}
+        for node in named - {None}:
+            back = active_return(session, str(node))
+            if back is not None:
+                self.tell(session, back.id, Faulted(now, diagnosis.summary))
 
     def tell(self, session: Session, return_id: int, event: Event) -> NodeReturn:
         """Step by `event` and do what follows."""

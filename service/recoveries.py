@@ -22,7 +22,6 @@ from detectors.lease import LeaseReview
 from recovery.decision import CLUSTER_ACTIONS, Action, DirectiveKind, Mode
 from recovery.drivers.local import agent_commands
 from recovery.envelope import review
-from recovery.node_return import Faulted
 from recovery.policy import Situation, decide
 from recovery.states import (
     Act,
@@ -50,21 +49,19 @@ from recovery.states import (
 from recovery.workflow import step
 from rules.diagnosis import Diagnosis
 from rules.pack import Rule
-from rules.signal import Role, Trust
 from rules.taxonomy import UNKNOWN, load_taxonomy
 from service.directives import decided_directive, is_settled, waiting_directive
 from service.effects import DECISION, carry_out, notify
 from service.fleet import fleet_of
 from service.incidents import FailureReport, apply_diagnosis, open_or_update_incident
-from service.losses import awaits_leases
+from service.losses import awaits_leases, failures_of
 from service.node_returns import NodeReturns
 from service.placements import FailurePlanner, Outlook, planned, tell_prices, with_plan
 from service.scheduling import Hand, hand_of, requeues, would_ask
-from service.situations import frozen, lost_of, nodes_of, observations, situation_of, step_before
+from service.situations import cut_off_of, frozen, lost_of, nodes_of, observations, situation_of, step_before
 from service.store import Store
 from service.store.database import hold_lock
 from service.store.events import publish_event
-from service.store.fleet import active_return
 from service.store.incidents import Incident
 from service.store.jobs import Job, current_attempt
 from service.store.recoveries import ActionRow, CommandRow, RecoveryRow, find_recovery, unfinished
@@ -218,7 +215,9 @@ class Recoveries:
         state, now = STATE.validate_python(row.state), self.clock()
         events = observations(session, state, row.created_at, now)
         if state.stage in (Stage.PLANNED, Stage.ACTED):
-            events.append(NodesLost(now, lost_of(session, row, self._leases(now))))
+            leases = self._leases(now)
+            events.append(NodesLost(now, lost_of(session, row, leases)))
+            events.append(NodesLost(now, cut_off_of(session, row, leases), "cut off from the others"))
         events.append(Tick(now))
         changed, commands = state, 0
         for event in events:
@@ -233,20 +232,21 @@ class Recoveries:
     def _leases(self, now: float) -> LeaseReview:
         return self.reviewed() if self._leases_known(now) else LeaseReview()
 
-    def _claim(self, recovery_id: int) -> int | None:
-        """The incident to diagnose, where nobody else is at it."""
+    def _claim(self, recovery_id: int) -> tuple[int, int] | None:
+        """The incident to diagnose and how many reports there are of its failure, where nobody else is at it."""
         now = self.clock()
         with self.store.writing() as session:
             row = self._locked(session, recovery_id)
             if row.stage != Stage.DETECTED.value or (row.claimed_until > now and row.claimed_by != self.name):
                 return None
             row.claimed_by, row.claimed_until = self.name, now + CLAIM_SECONDS
-            return row.incident_id
+            return row.incident_id, len(failures_of(session, row.job, row.generation))
 
     def _diagnose(self, recovery_id: int) -> None:
-        incident_id, started = self._claim(recovery_id), self.clock()
-        if incident_id is None:
+        claimed, started = self._claim(recovery_id), self.clock()
+        if claimed is None:
             return
+        incident_id, reports = claimed
         try:
             diagnosis = self.diagnose(incident_id)
         except Exception:
@@ -258,7 +258,8 @@ class Recoveries:
             )
         with self.store.writing() as session:
             row = self._locked(session, recovery_id)
-            if row.stage != Stage.DETECTED.value:
+            if row.stage != Stage.DETECTED.value or len(failures_of(session, row.job, row.generation)) != reports:
+                # What came meanwhile may be the cause: it is looked for anew.
                 return
             now = self.clock()
             incident = session.get_one(Incident, row.incident_id)
@@ -266,16 +267,8 @@ class Recoveries:
             row.incident_id = incident.id
             row.fingerprint = incident.fingerprint
             session.flush()
-            self._note_faults(session, diagnosis, now)
+            self.returns.note_faults(session, diagnosis, now)
             self._apply(session, row, Diagnosed(now, f"{diagnosis.reason}: {diagnosis.summary}"), diagnosis)
-
-    def _note_faults(self, session: Session, diagnosis: Diagnosis, now: float) -> None:
-        """A new fault, by its own word, of a node that is on its way back sends it to the start."""
-        named = {item.node for item in diagnosis.evidence if item.role is Role.ROOT and item.trust is not Trust.JOB}
-        for node in named - {None}:
-            back = active_return(session, str(node))
-            if back is not None:
-                self.returns.tell(session, back.id, Faulted(now, diagnosis.summary))
 
     def tell(self, session: Session, recovery_id: int, event: Event) -> RecoveryRow:
         """An event from outside (an approval, an agent's answer) in the caller's transaction."""

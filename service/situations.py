@@ -18,7 +18,7 @@ from recovery.states import Decide, Ended, Event, Recovery, Started, Stepped
 from rules.diagnosis import Diagnosis
 from rules.pack import Mark, Rule
 from service.fleet import busy_nodes, fleet_of
-from service.losses import losses_of
+from service.losses import cuts_of, losses_of
 from service.store.access import Switch
 from service.store.incidents import Failure
 from service.store.jobs import Attempt, Job, Node, current_attempt, rank_states
@@ -27,6 +27,7 @@ from service.store.recoveries import RecoveryRow, failed_verifications, relaunch
 __all__ = [
     "FREEZE",
     "MODES",
+    "cut_off_of",
     "frozen",
     "has_agent",
     "lost_of",
@@ -131,8 +132,8 @@ def situation_of(
 ) -> Situation:
     """All that the policy decides from, the safety envelope's refusals among it. `leases`: as far as they can be judged."""
     situation = _without_envelope(session, row, state, diagnosis, asked, now, rules)
-    lost = lost_of(session, row, leases)
-    situation = replace(situation, job=replace(situation.job, lost=lost, requeues=requeues))
+    lost, parted = lost_of(session, row, leases), parted_of(session, row, leases)
+    situation = replace(situation, job=replace(situation.job, lost=lost, parted=parted, requeues=requeues))
     named = taken_out(situation)
     if not named:
         return situation
@@ -165,6 +166,19 @@ def lost_of(session: Session, row: RecoveryRow, leases: LeaseReview) -> tuple[st
     job = session.get_one(Job, row.job)
     nodes = nodes_of(job, current_attempt(session, row.job))
     return tuple(loss.node for loss in losses_of(session, row.job, row.generation, nodes, leases))
+
+
+def parted_of(session: Session, row: RecoveryRow, leases: LeaseReview) -> tuple[str, ...]:
+    """Nodes of the recovery's job that live, and that its leader does not reach, nor they it."""
+    nodes = nodes_of(session.get_one(Job, row.job), current_attempt(session, row.job))
+    return tuple(cut.node for cut in cuts_of(session, row.job, row.generation, nodes, leases))
+
+
+def cut_off_of(session: Session, row: RecoveryRow, leases: LeaseReview) -> tuple[str, ...]:
+    """Those of them, or of the leader's side, that the job has to go on without."""
+    nodes = nodes_of(session.get_one(Job, row.job), current_attempt(session, row.job))
+    lost, parted = lost_of(session, row, leases), parted_of(session, row, leases)
+    return JobFacts(row.job, nodes, lost=lost, parted=parted).cut_off
 
 
 def _without_envelope(

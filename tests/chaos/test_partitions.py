@@ -67,6 +67,10 @@ class Counting:
         for name in side:
             self.hosts.part(name, *others, self.uplink)
 
+    def cut_between(self, one: str, *others: str) -> None:
+        """Part nodes from one another and from nobody else."""
+        self.hosts.part(one, *(self.hosts.address(name) for name in others))
+
     def heal(self) -> None:
         for name in self.hosts.nodes:
             self.hosts.heal(name)
@@ -90,6 +94,13 @@ class Counting:
     def incidents(self) -> list[dict[str, Any]]:
         listed = self.service.get("/api/v1/incidents?job=job")["items"]
         return [self.service.get(f"/api/v1/incidents/{item['id']}") for item in listed]
+
+    def end_well(self) -> None:
+        self.finish.touch()
+        said = {name: self.nodes.agents[name].communicate(timeout=120)[1] for name in NAMES}
+        self.check_ledger()
+        assert [self.nodes.agents[name].returncode for name in NAMES] == [0, 0, 0], said
+        wait_for(lambda: self.runs.processes() == [], 60, "the end of every process")
 
     def check_ledger(self) -> None:
         """One group to a generation, and none goes on once a newer one has begun."""
@@ -139,8 +150,25 @@ def test_of_two_halves_of_a_job_one_goes_on_and_all_of_it_when_they_meet_again(c
         wait_for(lambda: any(item["state"] == "waiting_for_approval" for item in counting.incidents()), 300, "a question")
     counting.heal()
     wait_for(lambda: counting.is_whole(above=half), 300, "the whole job")
-    counting.finish.touch()
-    said = {name: counting.nodes.agents[name].communicate(timeout=120)[1] for name in NAMES}
-    counting.check_ledger()
-    assert [counting.nodes.agents[name].returncode for name in NAMES] == [0, 0, 0], said
-    wait_for(lambda: counting.runs.processes() == [], 60, "the end of every process")
+    counting.end_well()
+
+
+@pytest.mark.parametrize(
+    ("one", "others", "goes_on"),
+    [("n1", ("n2", "n3"), ("n2", "n3")), ("n2", ("n1", "n3"), ("n1", "n3")), ("n1", ("n2",), ("n1", "n3"))],
+    ids=["the leader from the others", "a follower from the others", "the leader from one follower"],
+)
+def test_where_nodes_do_not_reach_one_another_and_the_service_all_of_them_the_larger_side_goes_on_and_people_are_told_why(
+    counting: Counting, one: str, others: tuple[str, ...], goes_on: tuple[str, ...]
+) -> None:
+    counting.start()
+    counting.cut_between(one, *others)
+    before = len(counting.lines)
+    side = wait_for(lambda: counting.trained_since(before + 50, above=0), 300, "one side that goes on")
+    assert [name for name in NAMES if counting.nodes.running(name, side)] == list(goes_on)
+    wait_for(lambda: [item["state"] for item in counting.incidents()] == ["verified"], 300, "the end of the recovery")
+    (incident,) = counting.incidents()
+    assert incident["reason"] == "rendezvous_store_unreachable" and "n1 and n2" in incident["summary"]
+    counting.heal()
+    wait_for(lambda: counting.is_whole(above=side), 300, "the whole job")
+    counting.end_well()

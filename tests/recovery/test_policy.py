@@ -253,6 +253,29 @@ def test_only_a_person_lets_few_nodes_go_on_where_the_others_with_the_leader_may
     assert decide(Situation(verdict, replace(job, lost=("n1", "n3"), requeues=True))).mode is Mode.AUTO, "Slurm ends them"
 
 
+@pytest.mark.parametrize(("parted", "goes_on"), [(("n3",), ("n1", "n2")), (("n2", "n3"), ("n2", "n3"))])
+def test_of_two_sides_that_do_not_reach_one_another_the_larger_one_goes_on(parted: tuple[str, ...], goes_on: tuple[str, ...]):
+    job = replace(JOB, nodes=("n1", "n2", "n3"), ranks=6, parted=parted)
+    decision = decide(Situation(diagnosis("rendezvous_store_unreachable", Trust.CLUSTER), job))
+    assert (decision.directive, decision.use, decision.mode) == (DirectiveKind.SHRINK, goes_on, Mode.AUTO)
+    assert decision.out_of_reach == decision.exclude == tuple(node for node in job.nodes if node not in goes_on)
+
+
+def test_of_two_equal_sides_the_leaders_goes_on_and_a_job_that_needs_both_waits_for_them():
+    verdict = diagnosis("rendezvous_store_unreachable", Trust.CLUSTER)
+    assert decide(Situation(verdict, replace(JOB, parted=("n2",)))).use == ("n1",)
+    waits = decide(Situation(verdict, replace(JOB, parted=("n2",), min_ranks=4)))
+    assert (waits.directive, waits.exclude, waits.out_of_reach) == (DirectiveKind.RESTART, (), ("n2",))
+    assert "it waits for them" in waits.sentence
+
+
+def test_a_side_that_may_go_on_with_lost_nodes_is_not_left_behind_without_a_person():
+    job = replace(JOB, nodes=("n1", "n2", "n3", "n4", "n5"), ranks=10, parted=("n2", "n3"), lost=("n4", "n5"))
+    decision = decide(Situation(diagnosis("node_failure", Trust.CLUSTER), job))
+    assert (decision.use, decision.mode) == (("n2", "n3"), Mode.APPROVE)
+    assert "n1, n4, n5 may go on by themselves" in decision.sentence
+
+
 def test_a_corrupt_checkpoint_goes_one_further_back_each_time_and_stops_when_there_is_none():
     verdict = diagnosis("checkpoint_corrupted", Trust.JOB)
     first = decide(Situation(verdict, JOB))

@@ -120,6 +120,26 @@ def test_a_node_that_only_its_peers_cannot_reach_is_not_lost(client: TestClient)
     assert incident["recoveries"][-1]["directive"]["nodes"]["exclude"] == []
 
 
+def test_of_nodes_that_say_of_one_another_that_they_are_out_of_reach_the_leaders_goes_on_and_the_other_is_told(
+    client: TestClient,
+) -> None:
+    one, two = begin(client)
+    one.fail(**lost_peer(told_by="n1"))
+    hang = {"rank": None, "node": "n2", "exit_code": None, "signal": None, "error": "pitstop monitor: hang: rank 2 is in sync"}
+    gone = {"node": "n1", "since": 1_000_000.0, "why": "nothing was heard for 2 s"}
+    two.fail(attempt=1, failed=[hang], unreachable=[gone], told_by="n2", idempotency_key="gpt:0:hang:told by n2")
+    incident = until(client, one, two)
+    assert (incident["reason"], incident["severity"]) == ("rendezvous_store_unreachable", "SEV2")
+    line = next(item["text"] for item in incident["diagnosis"]["evidence"] if item["role"] == "root")
+    assert line.startswith(
+        "n1 and n2 do not reach one another, though both renew their leases (n1: its agent closed the connection; "
+    )
+    directive = incident["recoveries"][-1]["directive"]
+    assert directive["directive"] == "shrink" and directive["nodes"] == {"exclude": ["n2"], "use": ["n1"]}
+    (stop,) = [command for command in two.poll() if command["kind"] == "stop_ranks"]
+    assert stop["args"]["going_on"] == ["n1"]
+
+
 def test_a_silent_lease_alone_is_no_loss(client: TestClient) -> None:
     one, _ = begin(client)
 
