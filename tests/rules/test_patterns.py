@@ -10,7 +10,7 @@ import re2
 from hypothesis import assume, given, settings
 
 from rules.matcher import PatternSet, byte_options
-from rules.pack import PackError
+from rules.pack import PackError, RuleRole, load_packs
 from rules.patterns import Pattern, PatternError, parse_pattern
 
 ATOMS = st.sampled_from(
@@ -146,3 +146,9 @@ def test_an_open_repeat_at_the_end_is_seen(source: str) -> None:
 
 def test_an_anchored_or_bounded_end_is_not_an_open_repeat() -> None:
     assert not any(parse_pattern(source).ends_in_open_repeat for source in (r"rank \d+$", r"rank \d{1,3}", r"\d+\b", "x"))
+
+
+def test_no_routine_pattern_hangs_on_a_word_boundary_that_unknown_digits_may_make() -> None:
+    """Such lines, which are most of a log, would be looked at one by one."""
+    patterns = [pattern for rule in load_packs() if rule.role is RuleRole.ROUTINE for pattern in rule.any]
+    assert [pattern for pattern in patterns if parse_pattern(pattern).with_any_digit(True) is None] == []
