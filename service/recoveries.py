@@ -230,7 +230,9 @@ class Recoveries:
         return now >= self.started_at + LEASE_GRACE_SECONDS
 
     def _leases(self, now: float) -> LeaseReview:
-        return self.reviewed() if self._leases_known(now) else LeaseReview()
+        """Until leases are known nobody is silent; who renewed is known at once."""
+        found = self.reviewed()
+        return found if self._leases_known(now) else replace(found, silent=(), unjudged=(), why="")
 
     def _claim(self, recovery_id: int) -> tuple[int, int] | None:
         """The incident to diagnose and how many reports there are of its failure, where nobody else is at it."""

@@ -120,15 +120,16 @@ def test_a_node_that_only_its_peers_cannot_reach_is_not_lost(client: TestClient)
     assert incident["recoveries"][-1]["directive"]["nodes"]["exclude"] == []
 
 
+@pytest.mark.parametrize("passing", [0.1, STEP_SECONDS], ids=["just after the service's start", "later"])
 def test_of_nodes_that_say_of_one_another_that_they_are_out_of_reach_the_leaders_goes_on_and_the_other_is_told(
-    client: TestClient,
+    client: TestClient, passing: float
 ) -> None:
     one, two = begin(client)
     one.fail(**lost_peer(told_by="n1"))
     hang = {"rank": None, "node": "n2", "exit_code": None, "signal": None, "error": "pitstop monitor: hang: rank 2 is in sync"}
     gone = {"node": "n1", "since": 1_000_000.0, "why": "nothing was heard for 2 s"}
     two.fail(attempt=1, failed=[hang], unreachable=[gone], told_by="n2", idempotency_key="gpt:0:hang:told by n2")
-    incident = until(client, one, two)
+    incident = until(client, one, two, passing=passing)
     assert (incident["reason"], incident["severity"]) == ("rendezvous_store_unreachable", "SEV2")
     line = next(item["text"] for item in incident["diagnosis"]["evidence"] if item["role"] == "root")
     assert line.startswith(
