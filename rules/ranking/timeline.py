@@ -182,6 +182,13 @@ def healed_by(healers: Sequence[Observation], at: Observation) -> Observation | 
     return None
 
 
+def brought_down(observations: Sequence[Observation], at: Observation, healer: Observation) -> Observation | None:
+    """What failed before `healer` told that `at` was over, and may have come of it: its end came too late for that."""
+    meanwhile = [item for item in observations if at.order < item.order < healer.order and not item.rule.transient]
+    failed = [item for item in meanwhile if item.role in (Role.ROOT, Role.CASCADE) and item.is_named_by(at.rule.overrides)]
+    return failed[0] if failed else None
+
+
 def may_come_of(failure: Observation, warning: Observation) -> bool:
     """Whether what the software retried in vain may show as `failure`: one that its rule names, or one that names nothing."""
     return failure.reason in (None, UNKNOWN, warning.reason) or failure.is_named_by(warning.rule.overrides)
@@ -191,9 +198,10 @@ def settle(observations: Sequence[Observation], timeline: Timeline) -> Settled:
     """Set aside what its position, its number or a later line shows to be no failure.
 
     Position: a rule limited to a phase counts only in it. Number: fewer matches than the rule asks for are noise. Later lines: a
-    recovery that the rule names; for a warning that the software retries by itself (`transient`), the absence of a failure after
-    it that may have come of it; for such a warning and for a sign of trouble without a cause (`unknown`), a completed step of the
-    same process. Earlier lines: what is said of peers and stores that went away after the job had ended well.
+    recovery that the rule names, where nothing failed of it meanwhile; for a warning that the software retries by itself
+    (`transient`), the absence of a failure after it that may have come of it; for such a warning and for a sign of trouble without
+    a cause (`unknown`), a completed step of the same process. Earlier lines: what is said of peers and stores that went away after
+    the job had ended well.
     """
     counts: dict[str, int] = defaultdict(int)
     for item in observations:
@@ -209,7 +217,7 @@ def settle(observations: Sequence[Observation], timeline: Timeline) -> Settled:
             aside.append((item, f"seen {counts[item.rule.code]} times; fewer than {item.rule.at_least} are noise"))
         elif item.rule.phase and (item.rule.phase is Phase.START) != timeline.is_starting(item):
             aside.append((item, "means something else at this point of the run"))
-        elif healer := healed_by(healers, item):
+        elif (healer := healed_by(healers, item)) and not brought_down(observations, item, healer):
             aside.append((item, f"works again at {position(healer.line)}"))
         elif (item.reason == UNKNOWN or item.rule.transient) and (
             step := timeline.went_on_after(item) or timeline.survived(item)

@@ -151,6 +151,14 @@ def test_step_numbers_that_jump_about_show_nothing() -> None:
     assert diagnose(before, sighting(KEY, 2), *after).reason == "python_key_error"
 
 
+def test_what_worked_again_too_late_for_those_that_waited_is_the_cause() -> None:
+    away = rule("T-AWAY", "storage_hang", weight=70, overrides=("nccl_timeout_unattributed",))
+    back = rule("T-BACK", role="context", recovers=("T-AWAY",))
+    diagnosis = diagnose(sighting(away, 1), sighting(TIMEOUT, 2), sighting(back, 3))
+    assert (diagnosis.reason, root_lines(diagnosis)) == ("storage_hang", [1])
+    assert diagnose(sighting(away, 1), sighting(back, 2), sighting(TIMEOUT, 3)).reason == "nccl_timeout_unattributed"
+
+
 def test_a_peer_that_goes_away_after_the_job_has_ended_well_is_no_failure() -> None:
     diagnosis = diagnose(sighting(STEP, 1), sighting(FINISHED, 2), sighting(PEER, 3))
     assert (diagnosis.reason, diagnosis.why[0]) == ("none", "T-PEER does not count: the job had ended well at line 2")
