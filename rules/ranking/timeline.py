@@ -199,9 +199,9 @@ def settle(observations: Sequence[Observation], timeline: Timeline) -> Settled:
 
     Position: a rule limited to a phase counts only in it. Number: fewer matches than the rule asks for are noise. Later lines: a
     recovery that the rule names, where nothing failed of it meanwhile; for a warning that the software retries by itself
-    (`transient`), the absence of a failure after it that may have come of it; for such a warning and for a sign of trouble without
-    a cause (`unknown`), a completed step of the same process. Earlier lines: what is said of peers and stores that went away after
-    the job had ended well.
+    (`transient`), the absence of a failure after it that may have come of it; for such a warning and for a sign of trouble
+    without a cause (`unknown`), a completed step of the same process. Earlier lines: what is said of peers and stores that went
+    away after the job had ended well.
     """
     counts: dict[str, int] = defaultdict(int)
     for item in observations:
