@@ -36,8 +36,9 @@ SURVIVABLE = frozenset(
         "ScriptException",
     )
 )
-# Of the other families, what a program can try again: one read or write that failed.
-SURVIVABLE_REASONS = frozenset(("storage_io_error",))
+# Of the other families, what a program can try again or need not notice: one read or write that failed, an event of a link that
+# harms nothing.
+SURVIVABLE_REASONS = frozenset(("nvlink_nonfatal_event", "storage_io_error"))
 STOPPED_FROM_OUTSIDE = "SchedulerStop"
 # What the processes that end last say of those that have ended.
 LAST_WORDS = frozenset(("remote_peer_lost", "rendezvous_store_unreachable"))
