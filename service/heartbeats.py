@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from anyio import to_thread
 from sqlalchemy import and_, select
@@ -29,7 +30,7 @@ from service.store.accounts import GenerationRow
 from service.store.database import insert_or_add, select_in
 from service.store.jobs import Job, JobState, RankState
 
-__all__ = ["Heartbeat", "Heartbeats", "Standing", "store_heartbeats"]
+__all__ = ["Heartbeat", "Heartbeats", "Standing", "note_wait", "store_heartbeats"]
 
 log = logging.getLogger("pitstop.heartbeats")
 
@@ -44,7 +45,8 @@ RANK_STATE = ("attempt", "generation", "node", "step", "step_seconds", "loss", "
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What the ranks of one node said of themselves, heard at `at` by the service's clock."""
+    """What the ranks of one node said of themselves, heard at `at` by the service's clock. `waits_for`: whom or what its agent
+    waits for."""
 
     job: str
     attempt: int
@@ -52,6 +54,7 @@ class Heartbeat:
     node: str | None
     seen: tuple[Sighting, ...]
     at: float
+    waits_for: str | None = None
 
     @property
     def runs(self) -> bool:
@@ -60,7 +63,9 @@ class Heartbeat:
 
     def changes(self, before: Heartbeat | None) -> bool:
         """Whether it says more than steps and times that are newer than those of the one `before`."""
-        if before is None or (self.attempt, self.generation) != (before.attempt, before.generation):
+        if before is None or self.waits_for != before.waits_for:
+            return True
+        if (self.attempt, self.generation) != (before.attempt, before.generation):
             return True
         return [(rank.rank, rank.state) for rank in self.seen] != [(rank.rank, rank.state) for rank in before.seen]
 
@@ -73,6 +78,16 @@ class Standing:
     generation: int
     state: str
     at: float
+    waits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def note_wait(job: Job, heartbeat: Heartbeat) -> None:
+    """What the agent of a node waits for, or that it waits no longer."""
+    node = heartbeat.node or ""
+    if job.waits.get(node, {}).get("for") == heartbeat.waits_for:
+        return
+    others = {name: wait for name, wait in job.waits.items() if name != node}
+    job.waits = others if heartbeat.waits_for is None else {**others, node: {"for": heartbeat.waits_for, "since": heartbeat.at}}
 
 
 def store_heartbeats(session: Session, jobs: Mapping[str, Job], heartbeats: Iterable[Heartbeat]) -> None:
@@ -85,6 +100,7 @@ def store_heartbeats(session: Session, jobs: Mapping[str, Job], heartbeats: Iter
         if job is None or job.generation != heartbeat.generation:
             continue
         job.heartbeat_at = heartbeat.at
+        note_wait(job, heartbeat)
         reached = generations.get(job.name)
         if reached is None:
             reached = add_generation(session, job, heartbeat.generation, heartbeat.attempt, job.ranks, heartbeat.at)
@@ -206,7 +222,7 @@ class Heartbeats:
         """Where `job` stands by its row, None where there is none. Raises SQLAlchemyError."""
         with self._store.reading() as session:
             row = load_jobs(session, [job]).get(job)
-        return None if row is None else Standing(row.project, row.generation, row.state, self._clock())
+        return None if row is None else Standing(row.project, row.generation, row.state, self._clock(), row.waits)
 
     async def run(self) -> None:
         """Work every WRITE_SECONDS until `close`, and then write the rest."""
@@ -222,5 +238,5 @@ class Heartbeats:
 
 def load_jobs(session: Session, names: Iterable[str]) -> dict[str, Job]:
     """Rows of jobs, by name, without their long columns."""
-    columns = load_only(Job.name, Job.project, Job.generation, Job.state, Job.ranks, Job.heartbeat_at)
+    columns = load_only(Job.name, Job.project, Job.generation, Job.state, Job.ranks, Job.heartbeat_at, Job.waits)
     return {job.name: job for job in select_in(session, select(Job).options(columns), Job.name, names)}

@@ -57,6 +57,9 @@ def job_document(job: Job) -> dict[str, Any]:
         "max_restarts": job.max_restarts,
         "weight": job.weight,
         "modes": job.modes,
+        "waits": [
+            {"node": node, "for": wait["for"], "since": timestamp(wait["since"])} for node, wait in sorted(job.waits.items())
+        ],
         "state": job.state,
         "generation": job.generation,
         "exit_status": job.exit_status,

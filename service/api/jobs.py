@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from service.access import Principal, PrincipalDependency, Right, Role, allow
 from service.api.documents import attempt_document, job_document, listing, offset_of, rank_state_document
-from service.heartbeats import Heartbeat, store_heartbeats
+from service.heartbeats import Heartbeat, note_wait, store_heartbeats
 from service.placements import tell_taken_back
 from service.problems import Problem, conflict
 from service.progress import Sighting, note_generation
@@ -121,6 +121,7 @@ class HeartbeatReport(Report):
     generation: Count
     node: Name | None = None
     ranks: list[RankReport] = Field(default=[], max_length=100_000)
+    waits_for: Annotated[str, Field(max_length=1024)] | None = None
     time: Epoch | None = None
     ended: bool = False
     exit_status: Annotated[int, Field(ge=-255, le=255)] | None = None
@@ -275,6 +276,8 @@ def report_attempt(
         row.generation = body.generation
         row.state = JobState.RUNNING.value
         row.exit_status = row.ended_at = None
+        carries = {place.node for place in body.ranks}
+        row.waits = {name: wait for name, wait in row.waits.items() if name not in carries}
         row.updated_at = row.heartbeat_at = now
         session.flush()
         announced = {
@@ -301,7 +304,7 @@ def heartbeat_of(job: str, body: HeartbeatReport, now: float) -> Heartbeat:
         )
         for said in body.ranks
     )
-    return Heartbeat(job, body.attempt, body.generation, body.node, seen, now)
+    return Heartbeat(job, body.attempt, body.generation, body.node, seen, now, body.waits_for)
 
 
 def hold_heartbeat(service: Service, principal: Principal, job: str, body: bytes) -> dict[str, Any] | None:
@@ -327,6 +330,10 @@ async def report_heartbeat(
     does one of a newer generation of which no rank runs: it may never be formed, and the present one may live."""
     heartbeat = heartbeat_of(job, body, service.clock())
     standing = await to_thread.run_sync(service.heartbeats.look_up, job)
+    waits = standing.waits.get(body.node or "", {}).get("for") if standing is not None else None
+    if standing is not None and not body.ranks and waits is not None and waits == body.waits_for:
+        check_project(principal, standing.project)
+        return {"generation": standing.generation, "accepted": True, "state": standing.state}
     if standing is None or standing.state != JobState.RUNNING or standing.generation != body.generation or body.ended:
         return await to_thread.run_sync(change_by_heartbeat, service, principal, heartbeat, body.ended, body.exit_status)
     check_project(principal, standing.project)
@@ -341,6 +348,10 @@ def change_by_heartbeat(
     job, now = heartbeat.job, heartbeat.at
     with service.heartbeats.settled(job), service.store.writing() as session:
         row = launched_job(session, job, principal)
+        if heartbeat.waits_for is not None and not heartbeat.seen:
+            # Of a node that carries nothing: it says nothing of what the job is.
+            note_wait(row, heartbeat)
+            return {"generation": row.generation, "accepted": True, "state": row.state}
         is_new = heartbeat.generation > row.generation
         if heartbeat.generation < row.generation or (is_new and not heartbeat.runs and not ended):
             return {"generation": row.generation, "accepted": False, "state": row.state}
@@ -352,6 +363,7 @@ def change_by_heartbeat(
         store_heartbeats(session, {job: row}, [heartbeat])
         state = row.state
         if ended:
+            row.waits = {}
             row.ended_at = now
             row.exit_status = exit_status
             row.state = (JobState.ENDED if exit_status == 0 else JobState.FAILED).value
@@ -361,7 +373,7 @@ def change_by_heartbeat(
             generation = session.get(GenerationRow, (job, heartbeat.generation))
             if generation is not None and exit_status == 0:
                 generation.done_at = now
-        elif row.state == JobState.REGISTERED:
+        elif row.state == JobState.REGISTERED and heartbeat.runs:
             row.state = JobState.RUNNING.value
         if row.state != state:
             row.updated_at = now

@@ -40,7 +40,8 @@ class JobState(StrEnum):
 
 
 class Job(Base):
-    """One training run. `generation` is the last one that its leader agent reported."""
+    """One training run. `generation` is the last one that its leader agent reported; `waits`: by node, what its agent waits for,
+    {"for", "since"}."""
 
     __tablename__ = "jobs"
 
@@ -57,6 +58,7 @@ class Job(Base):
     max_restarts: Mapped[int | None] = mapped_column(Integer)
     weight: Mapped[float] = mapped_column(Float, default=1.0)
     modes: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
+    waits: Mapped[dict[str, dict[str, Any]]] = mapped_column(JSON, default=dict, server_default="{}")
     # Registered by an unauthenticated caller on this machine: its own processes may be acted on, nothing beyond.
     local: Mapped[bool] = mapped_column(Boolean, default=False)
     state: Mapped[str] = mapped_column(String(32), default=JobState.REGISTERED.value, index=True)

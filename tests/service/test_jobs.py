@@ -77,6 +77,30 @@ def test_a_generation_of_which_no_rank_runs_does_not_take_the_jobs_place(client:
     }
 
 
+def test_what_a_node_without_ranks_waits_for_is_on_the_job_until_it_carries_some(client: TestClient) -> None:
+    client.post("/api/v1/jobs", json=JOB)
+    waiting = {"attempt": 1, "generation": 0, "node": "n0", "ranks": [], "waits_for": "the agent that leads the job"}
+    for _ in range(2):
+        told = client.post("/api/v1/jobs/train/heartbeat", json=waiting).json()
+        assert told == {"generation": 0, "accepted": True, "state": "registered"}
+    (wait,) = client.get("/api/v1/jobs/train").json()["waits"]
+    assert (wait["node"], wait["for"]) == ("n0", "the agent that leads the job")
+    assert "for the agent that leads the job" in client.get("/jobs/train").text
+    client.post("/api/v1/jobs/train/heartbeat", json=waiting | {"node": "n1"})
+    client.post("/api/v1/jobs/train/attempts", json=attempt(0))
+    assert [wait["node"] for wait in client.get("/api/v1/jobs/train").json()["waits"]] == ["n1"]
+    end = {
+        "attempt": 0,
+        "generation": 0,
+        "node": "n0",
+        "ranks": [{"rank": 0, "state": "exited"}],
+        "ended": True,
+        "exit_status": 0,
+    }
+    client.post("/api/v1/jobs/train/heartbeat", json=end)
+    assert client.get("/api/v1/jobs/train").json()["waits"] == []
+
+
 def test_the_report_of_the_end_ends_the_job(client: TestClient) -> None:
     client.post("/api/v1/jobs", json=JOB)
     client.post("/api/v1/jobs/train/attempts", json=attempt(1))
