@@ -56,6 +56,9 @@ TABLE: Mapping[tuple[Severity, Remedy], Row] = MappingProxyType(
         (Severity.SEV2, Remedy.REQUEUE): Row(
             (_RESTART, _RESTART, _RESTART), "taken away from outside: start again when given back"
         ),
+        (Severity.SEV2, Remedy.ISOLATE_NODE): Row(
+            (_RESTART, _ISOLATE, _ISOLATE), "once proves little: restart, isolate when it comes back"
+        ),
         (Severity.SEV2, Remedy.RESET_GPU): Row((_RESTART, _RESET, _ISOLATE), "restart now, reset the GPU if it comes back"),
         (Severity.SEV2, Remedy.FREE_RESOURCES): Row((_RESTART, _RESTART, _STOP), "a leftover process holds the GPU", 5.0),
         (Severity.SEV2, Remedy.ROLLBACK_CHECKPOINT): Row((_ROLLBACK, _ROLLBACK, _STOP), "go back to an earlier checkpoint"),
