@@ -31,7 +31,7 @@ from service.node_reports import NodeReport, adds_nothing, store_reports, stored
 from service.periodic import repeat
 from service.store import Clock, Store
 from service.store.accounts import NodeHeat
-from service.store.database import insert_or_add
+from service.store.database import insert_or_add, select_in
 from service.store.jobs import Node
 
 __all__ = ["NO_HEAT", "Arrival", "DatabaseLeases", "Renewal", "gathered", "newest"]
@@ -169,8 +169,9 @@ class DatabaseLeases:
     def register(self, arrivals: Sequence[Arrival]) -> None:
         """Compare reports with the store, and write what they add, durably. Raises SQLAlchemyError: then they are not stored."""
         with self._store.reading() as session:
-            stored = stored_reports(session, (report.node for report, _ in arrivals))
-            until = {node: at for node, at in session.execute(select(Node.id, Node.lease_until)) if at is not None}
+            names = sorted({report.node for report, _ in arrivals})
+            stored = stored_reports(session, names)
+            until = {row.id: row.lease_until or 0.0 for row in select_in(session, select(Node), Node.id, names)}
         additions: list[Arrival] = []
         returned = False
         for report, renewal in sorted(arrivals, key=lambda arrival: arrival[0].node):
@@ -182,11 +183,14 @@ class DatabaseLeases:
             else:
                 additions.append((report, renewal))
         if additions:
+            renewals: dict[str, Renewal] = {}
+            for _, renewal in additions:
+                renewals[renewal.node] = gathered(renewals.get(renewal.node), renewal)
             with self._store.writing() as session:
                 store_reports(session, [(report, renewal.at) for report, renewal in additions])
-                write_renewals(session, [renewal for _, renewal in additions], self._ttl_seconds, self._clock())
+                write_renewals(session, renewals.values(), self._ttl_seconds, self._clock())
             with self._lock:
-                self._heard |= {renewal.node: renewal.at for _, renewal in additions}
+                self._heard |= {node: renewal.at for node, renewal in renewals.items()}
         if returned:
             self.write()
         if len(self._compared) >= REMEMBERED_AGENTS:

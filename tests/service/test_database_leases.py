@@ -200,6 +200,30 @@ def test_agents_of_one_node_that_say_different_things_cost_no_transactions_of_th
     assert (row(store, "n0").probes, row(store, "n0").probes_at) == ("gloo", time.now)
 
 
+def test_agents_that_arrive_together_are_stored_together_those_of_one_node_too(store: Store) -> None:
+    time = Time()
+    leases = DatabaseLeases(store, time, TTL)
+    agents = [("n0", "node", "gloo"), ("n0", "job", None), ("n1", "node", None)]
+    with commits(store) as seen:
+        leases.register(
+            [
+                (
+                    report(node, agent_id=agent, probes=probes, aliases=frozenset({f"{node}.{agent}"})),
+                    Renewal(node, time.now + turn, 0.0, time.now if probes else None, {1: 70.0 - turn}),
+                )
+                for turn, (node, agent, probes) in enumerate(agents)
+            ]
+        )
+    assert len(seen) == 1
+    found = row(store, "n0")
+    assert (found.seen_at, found.probes, found.probes_at) == (time.now + 1, "gloo", time.now)
+    with store.reading() as session:
+        assert stored_reports(session, ["n0", "n1", "n2"]).keys() == {"n0", "n1"}
+        assert stored_reports(session, ["n0"])["n0"].aliases == {"n0.job"}
+        assert {(heat.node, heat.highest_celsius) for heat in session.scalars(select(NodeHeat))} == {("n0", 70.0), ("n1", 68.0)}
+    assert {lease.node: lease.renewed_at for lease in leases.leases(time.now)} == {"n0": time.now + 1, "n1": time.now + 2}
+
+
 def test_what_another_replica_stored_of_a_node_is_corrected_by_the_reports_that_still_come_here(store: Store) -> None:
     time = Time()
     here, there = DatabaseLeases(store, time, TTL), DatabaseLeases(store, time, TTL)
