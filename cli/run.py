@@ -24,6 +24,7 @@ from node.service_client import ServiceClient, read_token
 from node.slurm_environment import SlurmEnvironmentError, SlurmPlace, read_slurm_environment
 from rules.account import NoHome, state_folder
 from rules.file_errors import cannot_read
+from rules.identity import addressable
 
 __all__ = ["app", "data_directory", "service_clients"]
 
@@ -133,7 +134,7 @@ def run(
         raise UsageError(f"--python {python!r} is not found or cannot be executed")
     if ranks > 1 and starts_ranks_itself(command):
         raise UsageError(f"{command[0]} starts the ranks itself: give their number to it, not to --ranks")
-    if job is not None and ("/" in job or job in (".", "..")):
+    if job is not None and not addressable(job):
         raise UsageError(f"--job {job!r}: a name without a slash is needed, and neither . nor ..")
     address, token = service_clients(service, token_file)
     alone = starts_ranks_itself(command)

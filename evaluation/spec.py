@@ -17,6 +17,7 @@ from evaluation.sandbox import Limits
 from evaluation.sources import CommandSource, ModelSource, PathSource, UrlSource
 from evaluation.workload import Dataset, Slot
 from rules.file_errors import cannot_read
+from rules.identity import addressable
 
 __all__ = ["DatasetSpec", "RunSpec", "SpecError", "VerifyCommand", "VerifyKind", "read_spec"]
 
@@ -295,7 +296,7 @@ def read_spec(path: Path) -> RunSpec:
     name, python = document.get("run", path.stem), document.get("python", "/usr/bin/python3")
     if not isinstance(name, str) or not isinstance(python, str):
         raise SpecError("'run' and 'python' have to be texts")
-    if "/" in name or name in ("", ".", ".."):
+    if not addressable(name):
         raise SpecError(f"'run': {name!r} names no folder: a name without a slash is needed")
     return RunSpec(
         name,

@@ -13,6 +13,7 @@ __all__ = [
     "Gpu",
     "Resolved",
     "Subject",
+    "addressable",
     "host_of",
     "job_of",
     "storable",
@@ -39,6 +40,11 @@ class Subject:
 
 def first(labels: Mapping[str, str], keys: Sequence[str]) -> str | None:
     return next((storable(labels[key], MAX_NAME) for key in keys if labels.get(key)), None)
+
+
+def addressable(name: str) -> bool:
+    """Whether `name` can stand in an address, where clients and servers take the rest for a path, and name a folder."""
+    return "/" not in name and name not in ("", ".", "..")
 
 
 def storable(text: str, limit: int) -> str:

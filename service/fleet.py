@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from recovery.envelope import BreakerLimits, Fleet, Maintenance, NodeFacts, Removal
 from service.store.access import Switch
 from service.store.fleet import MaintenanceRow, NodePlace, NodeReturn
-from service.store.jobs import Job, Node, current_attempt
+from service.store.jobs import Job, JobState, Node, current_attempt
 
 __all__ = ["BREAKER", "HELD", "OUT", "breaker_limits", "busy_nodes", "fleet_of"]
 
@@ -56,7 +56,7 @@ def fleet_of(session: Session, now: float) -> Fleet:
 def busy_nodes(session: Session) -> frozenset[str]:
     """Nodes that running jobs are on."""
     busy: set[str] = set()
-    for name in session.scalars(select(Job.name).where(Job.state == "running")):
+    for name in session.scalars(select(Job.name).where(Job.state == JobState.RUNNING)):
         attempt = current_attempt(session, name)
         busy |= {str(rank["node"]) for rank in (attempt.ranks if attempt is not None else []) if rank.get("node")}
     return frozenset(busy)

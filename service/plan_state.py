@@ -73,7 +73,7 @@ def stored_cluster(session: Session, now: float) -> StoredCluster:
     known = []
     for job in jobs:
         attempt = attempts.get(job.name)
-        known.append(_Running(job, attempt, nodes_of(job, attempt) if job.state == "running" else ()))
+        known.append(_Running(job, attempt, nodes_of(job, attempt) if job.state == JobState.RUNNING else ()))
     users = Counter(node for item in known for node in item.nodes)
     shared = {node for node, count in users.items() if count > 1}
     notes = [f"{node} is shared by several jobs, which are not planned" for node in sorted(shared)]
@@ -84,7 +84,7 @@ def stored_cluster(session: Session, now: float) -> StoredCluster:
     sites = _sites(session, now, {node for node in users if node not in shared}, shared)
     tasks = []
     for item in known:
-        if shared & set(item.nodes) or (item.job.state == "running" and not item.nodes):
+        if shared & set(item.nodes) or (item.job.state == JobState.RUNNING and not item.nodes):
             continue
         try:
             tasks.append(_task(session, item, points.get(item.job.name, []), transitions, len(sites), now, placed))

@@ -19,7 +19,7 @@ from service.situations import frozen, nodes_of, step_before
 from service.store import Store
 from service.store.database import hold_lock
 from service.store.events import publish_event
-from service.store.jobs import Job, current_attempt
+from service.store.jobs import Job, JobState, current_attempt
 from service.store.plans import PlanRow, PlanState, acting_plans
 from service.store.recoveries import RecoveryRow, find_recovery, unfinished
 from service.timeline import add_timeline
@@ -129,7 +129,7 @@ class Reconfigurations:
         """Move a job that did not fail: an incident says so to its owner, a recovery does it."""
         name = str(part["job"])
         job, attempt = session.get(Job, name), current_attempt(session, name)
-        if job is None or attempt is None or job.state != "running":
+        if job is None or attempt is None or job.state != JobState.RUNNING:
             part["failed"] = "it does not run any more"
             return
         against = frozen(session)

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from rules.identity import addressable
 from service.access import Principal, PrincipalDependency, Right, Role, allow
 from service.api.documents import attempt_document, job_document, listing, offset_of, rank_state_document
 from service.heartbeats import Heartbeat, note_wait, store_heartbeats
@@ -48,15 +49,15 @@ class SchedulerPlace(Report):
     nodes: list[Name] = Field(default=[], max_length=100_000)
 
 
-def addressable(name: str) -> str:
+def check_addressable(name: str) -> str:
     """Raises ValueError for a name that no address can hold: clients and servers take it for part of the path."""
-    if "/" in name or name in (".", ".."):
+    if not addressable(name):
         raise ValueError("a job's name holds no slash, and is neither . nor ..: it stands in addresses")
     return name
 
 
 class JobRegistration(Report):
-    job: Annotated[Name, AfterValidator(addressable)]
+    job: Annotated[Name, AfterValidator(check_addressable)]
     owner: Name | None = None
     contact: Name | None = None
     project: Name | None = None

@@ -17,7 +17,7 @@ from service.localizations import Request
 from service.problems import Problem, conflict
 from service.situations import frozen, has_agent, nodes_of
 from service.state import ServiceDependency
-from service.store.jobs import Job, current_attempt
+from service.store.jobs import Job, JobState, current_attempt
 from service.store.localizations import LocalizationRow, probes_of
 
 __all__ = ["router"]
@@ -60,7 +60,7 @@ def localise(body: Wanted, service: ServiceDependency, principal: PrincipalDepen
             if job is None:
                 raise Problem(404, f"no job {body.job!r} was registered")
             nodes, generation = nodes_of(job, current_attempt(session, job.name)), job.generation
-            stop = tuple(node for node in nodes if job.state == "running" and has_agent(session, (node,), now))
+            stop = tuple(node for node in nodes if job.state == JobState.RUNNING and has_agent(session, (node,), now))
         elif busy := sorted(busy_nodes(session).intersection(nodes)):
             raise Problem(409, f"running jobs are on {', '.join(busy[:5])}: name the job, and its ranks are stopped first")
         if not nodes:
