@@ -21,6 +21,8 @@ __all__ = ["Problem", "conflict", "install_problems", "problem_response"]
 
 log = logging.getLogger("pitstop.service")
 
+# What Pydantic puts before the words of a check of ours.
+OWN_WORDS = "Value error, "
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -82,7 +84,7 @@ def methods_of(request: Request) -> list[str]:
 
 async def on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = [{"loc": place_of(item["loc"]), "msg": item["msg"]} for item in error.errors()[:20]]
+    found = [{"loc": place_of(item["loc"]), "msg": item["msg"].removeprefix(OWN_WORDS)} for item in error.errors()[:20]]
     first = found[0]
     # What may be one of several things has an error for each.
     told = dict.fromkeys(item["msg"] for item in found if item["loc"] == first["loc"])
