@@ -186,6 +186,6 @@ def test_reopening_an_incident_keeps_one_open_key_per_cause(client: TestClient, 
     service = client.app.state.pitstop  # type: ignore[attr-defined]
     with service.store.writing() as session:
         incident = session.get_one(Incident, number)
-        move(session, incident, IncidentState.VERIFIED, "steps advance", at=1.0)
+        move(session, incident, IncidentState.VERIFIED, "steps advance", at=service.clock())
     assert fail(generation=2) == number
     assert client.get(f"/api/v1/incidents/{number}").json()["state"] == "diagnosing"

@@ -257,7 +257,9 @@ def test_the_settings_page_and_readyz_show_channels_without_their_secrets(
 
 
 def test_the_page_of_an_incident_says_what_became_of_each_message(client: TestClient, desk: Desk, receiver: Receiver) -> None:
-    desk.store = client.app.state.pitstop.store  # type: ignore[attr-defined]
+    service = client.app.state.pitstop  # type: ignore[attr-defined]
+    # By the clock of its own duties, which forget events of long ago.
+    desk.store, desk.now = service.store, service.clock()
     delivery = desk.start(EVERYTHING, receiver.url)
     receiver.status = 500
     number = desk.incident()
