@@ -91,6 +91,11 @@ def stored_cluster(session: Session, now: float) -> StoredCluster:
         except PlanError as problem:
             notes.append(f"{item.job.name} is not planned: {problem}")
             sites = {name: site for name, site in sites.items() if name not in item.nodes}
+    notes += [
+        f"none of the step times of {task.name} is known: a rank of it is taken to do {ASSUMED_FLOPS:.3g} FLOP/s"
+        for task in tasks
+        if task.guessed and not task.waiting
+    ]
     rates, repair = _rates(session, now)
     return StoredCluster(ClusterState(sites, tuple(tasks), rates, repair), tuple(notes))
 
@@ -108,6 +113,8 @@ def restricted(session: Session, state: ClusterState, moved: str | None = None) 
                 held = f"Pitstop is frozen {why}"
             elif task.name in busy:
                 held = "it is recovering from a failure"
+            elif task.guessed and task.name != moved:
+                held = "none of its step times is known yet"
             elif mode is not Mode.AUTO:
                 held = f"reconfigure is in mode {mode.value}"
         tasks.append(replace(task, held=held))
@@ -152,7 +159,8 @@ def _task(
     hardware = Hardware(gpus_per_node=of_node)
     points = [Point(row.nodes, row.seconds, _layout(row.layout)) for row in rows if row.ranks == row.nodes * of_node]
     flops = _flops(layout, model, points, of_node)
-    if not points and model is None:
+    guessed = not points and model is None
+    if guessed:
         points = [Point(max(1, present or wanted), 1.0)]
         flops = ASSUMED_FLOPS * of_node * max(1, present or wanted)
     curve = throughput(points, flops, sizes, min(most, wanted), model, hardware, allowed)
@@ -177,6 +185,7 @@ def _task(
         replica if at_present is None else at_present.replica_nodes(hardware),
         held,
         waiting=not present,
+        guessed=guessed,
         pipeline=pipeline,
         adapt_seconds=transitions.get(f"{job.name} adapt"),
     )

@@ -33,7 +33,8 @@ class TaskState:
 
     `transition_seconds`: what re-forming it costs; `restart_seconds`: what starting it elsewhere from a stored checkpoint costs.
     `replica_nodes`: nodes of one data-parallel replica. `held`: why it may not be moved, None where it may. `hit`: a node of it
-    is lost. `pipeline`: how its pipelines are, where they can be adapted; `adapt_seconds`: what that took, where it was measured.
+    is lost. `guessed`: nothing was measured of it, and `throughput` is what a rank is taken to do. `pipeline`: how its pipelines
+    are, where they can be adapted; `adapt_seconds`: what that took, where it was measured.
     """
 
     name: str
@@ -47,6 +48,7 @@ class TaskState:
     held: str | None = None
     hit: bool = False
     waiting: bool = False
+    guessed: bool = False
     pipeline: PipelineProfile | None = None
     adapt_seconds: float | None = None
 

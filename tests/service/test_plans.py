@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 
 from service.app import create_app
 from service.ingest.matching import MatcherPool
+from service.plan_state import note_step_times, restricted, stored_cluster
 from service.settings import Settings
+from service.store.plans import StepTime
 
 DEADLINE = 90.0
 
@@ -35,7 +38,7 @@ class Cluster:
             document = {"boot_id": "b", "agent_id": "a", "aliases": [], "versions": {}, "clock": time.time()}
             self.call("POST", f"nodes/{node}/lease", json=document)
 
-    def start(self, job: str, *nodes: str, generation: int = 0, **fields: Any) -> None:
+    def start(self, job: str, *nodes: str, generation: int = 0, seconds: float | None = 1.0, **fields: Any) -> None:
         registration = {
             "job": job,
             "owner": "ann",
@@ -45,9 +48,9 @@ class Cluster:
             "layout": {},
         } | fields
         self.call("POST", "jobs", json=registration)
-        self.attempt(job, nodes, generation)
+        self.attempt(job, nodes, generation, seconds)
 
-    def attempt(self, job: str, nodes: tuple[str, ...], generation: int, seconds: float = 1.0, step: int = 10) -> None:
+    def attempt(self, job: str, nodes: tuple[str, ...], generation: int, seconds: float | None = 1.0, step: int = 10) -> None:
         ranks = [{"rank": rank, "local_rank": 0, "node": node, "pid": 1} for rank, node in enumerate(nodes)]
         report = {"attempt": generation, "generation": generation, "cause": "start", "ranks": ranks}
         self.call("POST", f"jobs/{job}/attempts", json=report)
@@ -77,6 +80,17 @@ class Cluster:
             time.sleep(0.05)
         raise AssertionError("it did not come to that")
 
+    def measure(self, *jobs: str) -> None:
+        """Have the step times of `jobs` noted, as the duty does: what is not measured yet is compared by a guess."""
+        store = self.client.app.state.pitstop.store  # type: ignore[attr-defined]
+
+        def measured() -> bool:
+            note_step_times(store, time.time())
+            with store.reading() as session:
+                return set(jobs) <= set(session.scalars(select(StepTime.job)))
+
+        self.until(measured)
+
     def plan(self, *states: str) -> dict[str, Any] | None:
         newest: dict[str, Any]
         for newest in self.call("GET", "plans")["items"]:
@@ -98,6 +112,7 @@ def two_jobs(cluster: Cluster) -> None:
     cluster.lease("n1", "n2", "n3", "n4", "n5")
     cluster.start("gpt", "n1", "n2", min_ranks=2, layout={"flops_per_step": 4e12})
     cluster.start("small", "n3", "n4", "n5", layout={"flops_per_step": 1e12})
+    cluster.measure("gpt", "small")
 
 
 def test_what_if_is_answered_from_what_jobs_report_and_changes_nothing(cluster: Cluster) -> None:
@@ -158,6 +173,24 @@ def test_a_node_that_comes_is_a_reason_to_propose_and_an_approved_plan_is_carrie
     assert cluster.until(lambda: cluster.plan("verified"))["id"] == plan["id"]
     incident = cluster.call("GET", "incidents")["items"][0]
     assert (incident["kind"], incident["reason"], incident["job"]) == ("plan", "job_preempted", "gpt")
+
+
+def test_a_job_of_which_nothing_is_measured_yet_is_not_moved_by_itself(cluster: Cluster) -> None:
+    cluster.call("PUT", "modes", json={"modes": {"reconfigure": "auto"}, "why": "trial"})
+    cluster.lease("n1", "n2")
+    cluster.start("small", "n1", seconds=None)
+    store = cluster.client.app.state.pitstop.store  # type: ignore[attr-defined]
+
+    def held(moved: str | None = None) -> str | None:
+        with store.reading() as session:
+            return restricted(session, stored_cluster(session, time.time()).state, moved).task("small").held
+
+    assert held() == "none of its step times is known yet" and held(moved="small") is None
+    page = cluster.client.get("/plan", headers=cluster.admin).text
+    assert "none of the step times of small is known: a rank of it is taken to do 1.25e+14 FLOP/s" in page
+    cluster.attempt("small", ("n1",), 1)
+    cluster.measure("small")
+    assert held() is None
 
 
 def test_a_stale_plan_is_refused(cluster: Cluster) -> None:
