@@ -42,6 +42,8 @@ class Site:
     parsed: int = 0
     said: list[tuple[str, str, bytes]] = field(default_factory=list)
     valid: dict[str, Principal] = field(default_factory=dict)
+    # By the address that they come from: the server's end, and how many bytes it has dealt with.
+    connections: dict[tuple[str, int], tuple[BoundedHeads, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ways = ShortWays({("nodes", "lease"): self.answer})
@@ -52,18 +54,32 @@ class Site:
         return None if b"news" in body else {"short": name}
 
     def send(self, *parts: bytes, source: str = "127.0.0.1") -> bytes:
-        """All that is answered to `parts`, each of which arrives by itself, and to a last request after them."""
-        answered = b""
+        """All that is answered to `parts`, each of which is dealt with before the next one arrives, and to a last request."""
+        answered, sent = b"", 0
         with socket.create_connection(self.address, timeout=30, source_address=(source, 0)) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # The server may have ended the connection by then, as it was asked to.
             with suppress(ConnectionError):
                 for part in (*parts, b"GET /end HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"):
                     connection.sendall(part)
-                    time.sleep(0.001)
+                    sent += len(part)
+                    self.wait(connection.getsockname(), sent)
                 while received := connection.recv(65536):
                     answered += received
         return answered
+
+    def wait(self, source: tuple[str, int], sent: int) -> None:
+        """Until the server has dealt with so much from `source`: each whole request of it is answered."""
+        deadline = time.monotonic() + 30
+        while sent and time.monotonic() < deadline:
+            connection, heard = self.connections.get(source, (None, 0))
+            if connection is not None:
+                cycle = connection.cycle
+                idle = heard >= sent and (cycle is None or cycle.response_complete or cycle.more_body)
+                if idle or connection.transport.is_closing():
+                    return
+            time.sleep(0.0002)
+        assert not sent, f"{sent} bytes were not dealt with"
 
     def parsed_by(self, *parts: bytes, source: str = "127.0.0.1") -> int:
         """How many of the requests in `parts` were parsed."""
@@ -105,9 +121,23 @@ def application(site: Site) -> FastAPI:
     return app
 
 
+def observed(http: type[BoundedHeads], site: Site) -> type[BoundedHeads]:
+    """The protocol, which tells `site` how far it has come."""
+
+    class Observed(http):  # type: ignore[misc, valid-type]
+        heard = 0
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.heard += len(data)
+            site.connections[self.client] = self, self.heard
+
+    return Observed
+
+
 def served(site: Site, http: type[BoundedHeads]) -> Iterator[Site]:
     listener = listen("127.0.0.1", 0)
-    config = uvicorn.Config(application(site), http=http, lifespan="off", log_level="critical", date_header=False)
+    config = uvicorn.Config(application(site), http=observed(http, site), lifespan="off", log_level="critical", date_header=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -137,8 +137,7 @@ def test_bad_questions_are_refused_with_what_to_do(cluster: Cluster) -> None:
 def test_step_times_are_measured_by_size_and_a_job_that_owns_no_other_size_is_held(cluster: Cluster) -> None:
     cluster.lease("n1", "n2")
     cluster.start("rigid", "n1", min_ranks=None, layout=None)
-    cluster.start("gpt", "n2", ranks=2, layout={"flops_per_step": 3e12})
-    cluster.attempt("gpt", ("n2",), 1, seconds=2.0)
+    cluster.start("gpt", "n2", ranks=2, layout={"flops_per_step": 3e12}, seconds=2.0)
 
     def measured() -> bool:
         document = cluster.call("POST", "plans", json={})
