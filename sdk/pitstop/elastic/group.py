@@ -118,6 +118,11 @@ class Ring:
             with contextlib.suppress(Exception):
                 dist.destroy_process_group()
 
+    def abandon(self) -> None:
+        """The group is lost to us: those who wait for us in it learn of it now, not when their own patience is over."""
+        if self.formation is not None:
+            self._break(self.formation)
+
     def close(self) -> None:
         self._closing.set()
         self.leave()

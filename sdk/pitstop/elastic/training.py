@@ -147,6 +147,7 @@ class Elastic:
                 self.ring.sum(torch.ones(1, device=self._device))
                 break
             except Lost:
+                self.ring.abandon()
                 self._reform()
         self.ring.close()
 
@@ -162,6 +163,7 @@ class Elastic:
                 mean = sum(self._losses.values()) / len(self._losses) if self._losses else 0.0
                 self._apply()
             except Lost as problem:
+                self.ring.abandon()
                 say("rank %d lost its group in step %d: %s" % (self.rank, self._step, problem))
                 self._reform()
         return mean
@@ -240,6 +242,7 @@ class Elastic:
                 self._come_together()
                 break
             except Lost as problem:
+                self.ring.abandon()
                 say("rank %d: generation %d did not hold: %s" % (self.rank, above, problem))
         if self._path is not None:
             mark(self._path, self.rank)

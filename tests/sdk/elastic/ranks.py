@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pitstop.elastic.group import Lost
 from pitstop.elastic.training import UNKNOWN_SECONDS, Elastic
 from pitstop.sampler import Sampler
 
@@ -81,6 +82,10 @@ class Doomed(Elastic):
     def _flat(self, number: int) -> torch.Tensor:
         flat = super()._flat(number)
         self.strike("bucket", number)
+        if getattr(self, "fate", None) == (self._step, "left", number):
+            # As where the transport tells one member of a loss before the others, who wait for this one.
+            del self.fate
+            raise Lost("alone")
         return flat
 
     def _agree(self) -> None:

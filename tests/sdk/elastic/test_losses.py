@@ -65,6 +65,15 @@ def test_a_rank_killed_inside_a_step_costs_no_sample_and_no_step(former: Former,
 
 
 @pytest.mark.acceptance
+def test_a_rank_that_lost_its_group_holds_up_none_of_those_who_wait_for_it(former: Former) -> None:
+    former.start(STEPS, 5, {1: (4, "left", 1)})
+    found = former.watch(120)
+    assert [item["rank"] for item in found] == [0, 1, 2]
+    check(found, 5)
+    assert all(item["reformed"] == 1 for item in found)
+
+
+@pytest.mark.acceptance
 def test_what_is_left_of_a_step_is_shared_out_and_the_sum_is_the_same(former: Former, tmp_path: Path) -> None:
     expected = faultless(tmp_path / "faultless", 6)
     former.start(STEPS, 6, {1: (4, "forward", 2)})
