@@ -59,6 +59,8 @@ class Scene:
                 for rank in range(self.agent.ranks)
             ]
             self.agent.heartbeat(first + beat + 9, ranks=ranks)
+        # The service writes what it holds twice a second by itself.
+        self.service.heartbeats.write()
 
     def draw_up(self) -> None:
         Accounts(self.service.store, lambda: self.now).work()
