@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import eq
 
@@ -15,12 +15,15 @@ STAMP = re.compile(r"^\W*(?:[A-Z][a-z]{2} +)?\d[\d:.,TZ+\-/ ]*\W*")
 END, STAMP_LENGTH = 12, 32
 
 
-def fold(first: int, texts: Sequence[str]) -> list[tuple[int, str]]:
-    """The lines `texts` of one file, with their numbers from `first` on, without those that equal both neighbours but for the
-    stamp they begin with. In their place stands one line that counts them, under the number of the last of them."""
+def fold(first: int, texts: Sequence[str]) -> list[tuple[int, Sequence[str]]]:
+    """The lines `texts` of one file, numbered from `first` on, without those that equal both neighbours but for the stamp they
+    begin with. In their place stands one line that counts them, under the number of the last of them.
+
+    Lines whose numbers follow one another are given together, with the number of the first.
+    """
     rests = [text[STAMP_LENGTH:] for text in texts]
     if not any(map(eq, rests, islice(rests, 1, None))):
-        return list(enumerate(texts, first))
+        return [(first, texts)] if texts else []
     kept: list[tuple[int, str]] = []
     leader, end, rest, repeats = "", "", "", 0
     for number, text in enumerate(texts, first):
@@ -34,7 +37,18 @@ def fold(first: int, texts: Sequence[str]) -> list[tuple[int, str]]:
         leader, end, rest = text, text[-END:], text[STAMP_LENGTH:]
     if repeats:
         kept += ending(first + len(texts) - 1, texts[-1], repeats)
-    return kept
+    return runs(kept)
+
+
+def runs(numbered: Iterable[tuple[int, str]]) -> list[tuple[int, Sequence[str]]]:
+    found: list[tuple[int, list[str]]] = []
+    following = -1
+    for number, text in numbered:
+        if number != following:
+            found.append((number, []))
+        found[-1][1].append(text)
+        following = number + 1
+    return [*found]
 
 
 def bare(text: str) -> str:

@@ -13,7 +13,7 @@ from node.dumps import read_dumps
 from node.formation import Place
 from node.inquiry import Inquiry
 from node.job_state import JobFolder, Placement
-from node.log_shipping import BATCH_RECORDS, LogShipping, notice_log
+from node.log_shipping import BATCH_LINES, LogShipping, notice_log
 from node.monitors import RankReading
 from node.rank_group import Launch, RankGroup
 from node.ranks import StoreAddress
@@ -108,7 +108,7 @@ class LocalRanks:
         with contextlib.suppress(OSError):
             for _ in range(SHIP_BATCHES):
                 # What came while a batch was cut waits for the next turn: a request costs more than its lines.
-                if self.shipping.ship(finished) < BATCH_RECORDS:
+                if self.shipping.ship(finished) < BATCH_LINES:
                     break
 
     def judge(self, readings: Mapping[int, RankReading], running: Iterable[int], generation: int, now: float) -> list[Judgement]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from json.encoder import encode_basestring_ascii as encode_string
 from pathlib import Path
+from typing import Any
 
 from node.folding import fold
+from node.records import record_of
 from node.spool import Spool
 from node.tail import FileTail, Position
 
-__all__ = ["BATCH_RECORDS", "Echo", "LogShipping", "log_files", "notice_log"]
+__all__ = ["BATCH_LINES", "Echo", "LogShipping", "log_files", "notice_log"]
 
-BATCH_RECORDS = 4000
+BATCH_LINES = 4000
 ECHO_SECONDS = 0.2
 # New files are looked for every so many turns.
 ECHO_RESCAN = 5
@@ -68,31 +68,31 @@ class LogShipping:
             followed = self._tails.get(path)
             if followed is None and path not in self._finished:
                 tail = FileTail(path, self._spool.positions.get(str(path), Position()))
-                self._tails[path] = FollowedFile(
-                    tail, generation, rank, record_head(self._job, self._node, generation, rank, path)
-                )
+                head = {"job": self._job, "attempt": generation + 1, "node": self._node, "rank": rank, "path": str(path)}
+                self._tails[path] = FollowedFile(tail, generation, rank, head)
             elif followed is not None and generation < newest and followed.tail.at_end():
                 # Nobody writes into a past generation's file any more.
                 del self._tails[path]
                 self._finished.add(path)
 
     def ship(self, ended: Iterable[tuple[int, int]] = ()) -> int:
-        """One batch of what was added, if anything and if there is room; the records in it. `ended`: (generation, rank)s whose
+        """One batch of what was added, if anything and if there is room; the lines in it. `ended`: (generation, rank)s whose
         last line counts without a line feed. Raises OSError where the spool cannot be written; nothing moves then."""
         if self._spool.full:
             return 0
         final: set[tuple[int, int | None]] = set(ended)
         records: list[str] = []
+        lines = 0
         moved: dict[Path, Position] = {}
-        time_field = f',"time":{self._wall_clock():.6f},"line":'
+        now = self._wall_clock()
         for path, followed in list(self._tails.items()):
-            if len(records) >= BATCH_RECORDS:
+            if lines >= BATCH_LINES:
                 break
             before = followed.tail.position
             texts = followed.tail.read(final=(followed.generation, followed.rank) in final)
-            head = followed.head
-            first = followed.tail.position.number - len(texts) + 1
-            records += [f"{head}{number}{time_field}{encode_string(text)}}}" for number, text in fold(first, texts)]
+            for number, kept in fold(followed.tail.position.number - len(texts) + 1, texts):
+                records.append(record_of(followed.head, now, number, kept))
+                lines += len(kept)
             if followed.tail.position != before:
                 moved[path] = before
             # The next batch begins with somebody else: a rank that never stops talking silences no other.
@@ -105,7 +105,7 @@ class LogShipping:
             for path, before in moved.items():
                 self._tails[path].tail.position = before
             raise
-        return len(records)
+        return lines
 
     def flush(self, ended: Iterable[tuple[int, int]]) -> None:
         """Everything that is in the files now."""
@@ -116,17 +116,12 @@ class LogShipping:
 
 @dataclass(frozen=True, slots=True)
 class FollowedFile:
-    """`head`: the beginning of its records, up to the line's number."""
+    """`head`: what all its records say of it."""
 
     tail: FileTail
     generation: int
     rank: int | None
-    head: str
-
-
-def record_head(job: str, node: str, generation: int, rank: int | None, path: Path) -> str:
-    head = {"job": job, "attempt": generation + 1, "node": node, "rank": rank, "path": str(path)}
-    return json.dumps(head, separators=(",", ":"))[:-1] + ',"number":'
+    head: Mapping[str, Any]
 
 
 class Echo:

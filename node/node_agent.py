@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,8 @@ class NodeAgent:
         times = {line.sequence: booted + line.seconds for line in lines}
         last = lines[-1]
         records = []
-        for number, text in fold(lines[0].sequence, [line.text for line in lines]):
+        kept = fold(lines[0].sequence, [line.text for line in lines])
+        for number, text in chain.from_iterable(enumerate(texts, first) for first, texts in kept):
             record = {"node": self._identity.node, "trust": "node", "path": KERNEL_LOG, "number": number}
             records.append(json.dumps({**record, "time": times.get(number, booted + last.seconds), "line": text}))
         try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from node.folding import fold
+from node.records import record_of
 from node.spool import Spool
 from node.tail import FileTail, Position
 
@@ -38,9 +38,9 @@ class SiteLogs:
             except OSError as error:
                 problem = error
                 continue
-            head = {**self._head, "path": str(tail.path), "time": self._wall_clock()}
-            first = tail.position.number - len(texts) + 1
-            records += [json.dumps({**head, "number": number, "line": text}) for number, text in fold(first, texts)]
+            head = {**self._head, "path": str(tail.path)}
+            kept = fold(tail.position.number - len(texts) + 1, texts)
+            records += [record_of(head, self._wall_clock(), number, run) for number, run in kept]
         if records:
             try:
                 self._spool.add(records, {str(tail.path): tail.position for tail in self._tails})

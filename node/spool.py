@@ -86,9 +86,9 @@ class Spool:
         """Whether a batch up to `number` still waits."""
         return any(waiting <= number for waiting in self._sizes.copy())
 
-    def add(self, lines: Iterable[str], positions: Mapping[str, Position]) -> Batch:
-        """Commit one batch: its lines (JSON objects) and how far they reach. Raises OSError; nothing is committed then."""
-        batch = Batch(self._next, uuid.uuid4().hex, dict(positions), ("\n".join(lines) + "\n").encode())
+    def add(self, records: Iterable[str], positions: Mapping[str, Position]) -> Batch:
+        """Commit one batch: its records (JSON objects) and how far they reach. Raises OSError; nothing is committed then."""
+        batch = Batch(self._next, uuid.uuid4().hex, dict(positions), ("\n".join(records) + "\n").encode())
         header = json.dumps({"id": batch.id, "positions": encode_positions(batch.positions)})
         write_atomically(self._path(batch.number), header.encode() + b"\n" + batch.body, durable=False)
         self._next += 1

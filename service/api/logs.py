@@ -90,7 +90,13 @@ def refused(service: Service, door: Door, origin: str, why: str, problem: Proble
 
 @router.post(LOGS_PATH, operation_id="storeLogs", dependencies=[Depends(allow(Right.INGEST))], openapi_extra=NDJSON_BODY)
 async def store_logs(request: Request, service: ServiceDependency, principal: PrincipalDependency) -> dict[str, Any]:
-    """A batch of lines as NDJSON. With a `Pitstop-Batch` id, sending it again stores nothing and gets the same counts."""
+    """A batch of lines as NDJSON, stored whole or not at all. With a `Pitstop-Batch` id, sending it again stores nothing and gets
+    the same counts.
+
+    A record is `{"job", "attempt", "node", "rank", "path", "number", "time", "line"}`, of which only `line` must be there.
+    `number` is the line's in its file, from 1 on. With `"lines": n` the record holds `n` lines of the file in a row: `line` is
+    all of them, each with its line feed, and `number` the first one's.
+    """
     stored = (await take(request, service, principal, Door.NDJSON)).stored
     return {"accepted": stored.accepted, "kept": stored.kept, "dropped": stored.dropped, "duplicate": stored.duplicate}
 

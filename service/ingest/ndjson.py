@@ -1,4 +1,7 @@
-"""NDJSON batches of the node agent: {"job", "attempt", "node", "rank", "path", "number", "time", "line"} a line."""
+"""NDJSON batches of the node agent: {"job", "attempt", "node", "rank", "path", "number", "time", "line"} a record.
+
+A record with `lines` holds that many lines of a file in a row, each with its line feed, of which `number` is the first one's.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,25 @@ def decode_ndjson(data: bytes, limits: Limits, now: float) -> Decoded:
         time = record.get("time", now)
         if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < LATEST_SECONDS:
             raise ProtocolError(f"{where}: time must be seconds since the epoch")
+        number = int_of(record, "number", where) or 0
+        held = lines_of(record, line, where)
         numbers, times, texts = gathered.setdefault(stream_of(record, where), ([], [], []))
-        numbers.append(int_of(record, "number", where) or 0)
-        times.append(int(time * 1e9))
-        texts.append(line)
+        numbers += range(number, number + len(held)) if number else [0] * len(held)
+        times += [int(time * 1e9)] * len(held)
+        texts += held
     decoded = Decoded()
     for key, (numbers, times, texts) in gathered.items():
         decoded.add(key, numbers, times, texts, limits)
     return decoded
+
+
+def lines_of(record: dict[str, Any], line: str, where: str) -> list[str]:
+    count = int_of(record, "lines", where)
+    if count is None:
+        return [line]
+    if not line.endswith("\n") or line.count("\n") != count:
+        raise ProtocolError(f"{where}: line must hold as many lines as lines says, each with its line feed")
+    return line[:-1].split("\n")
 
 
 def stream_of(record: dict[str, Any], where: str) -> StreamKey:

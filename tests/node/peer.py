@@ -23,6 +23,17 @@ ROOT = Path(__file__).parents[2]
 BARE_PYTHON = str(Path(sys.base_prefix) / "bin" / "python3")
 
 
+def lines_in(body: str | bytes) -> list[dict[str, Any]]:
+    """The lines of a batch, each with what its record says of all of them."""
+    found = []
+    for record in map(json.loads, body.splitlines()):
+        texts = record["line"].split("\n")
+        if "lines" in record:
+            assert texts.pop() == "" and len(texts) == record.pop("lines")
+        found += [{**record, "number": number, "line": text} for number, text in enumerate(texts, record["number"])]
+    return found
+
+
 @dataclass
 class Peer:
     """Keeps what an agent posted. `rows`: the commands that it hands out; `directive`: the answer to a failure."""
@@ -69,7 +80,7 @@ class Peer:
                     batch = self.headers["Pitstop-Batch"]
                     duplicate = batch in peer.batches
                     if not duplicate:
-                        peer.batches[batch] = [json.loads(line) for line in body.splitlines()]
+                        peer.batches[batch] = lines_in(body)
                     self.answer(503 if peer.lose_log_answers else 200, {"duplicate": duplicate})
                     return
                 document = json.loads(body)

@@ -14,6 +14,7 @@ from node.log_shipping import LogShipping
 from node.site_logs import SiteLogs
 from node.spool import Spool
 from node.tail import MAX_LINE_BYTES, FileTail, Position
+from tests.node.peer import lines_in
 
 
 def test_only_whole_lines_are_given_until_the_writer_is_gone(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def write(tmp_path: Path, text: str, generation: int = 0, rank: int = 0) -> Path
 def delivered(spool: Spool) -> list[tuple[str, int, str]]:
     lines = []
     while (batch := spool.oldest()) is not None:
-        lines += [(item["path"], item["number"], item["line"]) for item in map(json.loads, batch.body.splitlines())]
+        lines += [(item["path"], item["number"], item["line"]) for item in lines_in(batch.body)]
         spool.acknowledge(batch)
     return lines
 
@@ -107,7 +108,8 @@ def test_a_batch_carries_the_fields_of_the_contract(tmp_path: Path) -> None:
         "path": str(file),
         "number": 1,
         "time": 12.5,
-        "line": "hello",
+        "lines": 1,
+        "line": "hello\n",
     }
 
 
@@ -156,7 +158,7 @@ def test_lines_stay_unread_when_the_spool_cannot_be_written(tmp_path: Path, monk
 
 
 def folded(*texts: str) -> list[tuple[int, str]]:
-    return fold(1, texts)
+    return [(number, text) for first, run in fold(1, texts) for number, text in enumerate(run, first)]
 
 
 def test_equal_lines_in_a_row_are_told_once_with_their_count_the_first_and_the_last() -> None:
@@ -211,8 +213,7 @@ def lines_of(spool: Spool) -> list[tuple[str, str, int, str]]:
     """(path, trust, number, line) of all that waits."""
     found = []
     while (batch := spool.oldest()) is not None:
-        records = [json.loads(line) for line in batch.body.splitlines()]
-        found += [(Path(it["path"]).name, it["trust"], it["number"], it["line"]) for it in records]
+        found += [(Path(it["path"]).name, it["trust"], it["number"], it["line"]) for it in lines_in(batch.body)]
         spool.acknowledge(batch)
     return found
 
