@@ -62,11 +62,8 @@ class Scheduling:
 
 def scheduling(process: ProcessId) -> Scheduling | None:
     """None when that very process is gone."""
-    try:
-        fields = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    if len(fields) < 20 or int(fields[19]) != process.started:
+    fields = stat_fields(process)
+    if fields is None:
         return None
     cpu_seconds = (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
     try:
@@ -78,6 +75,15 @@ def scheduling(process: ProcessId) -> Scheduling | None:
     return Scheduling(fields[0].decode(), cpu_seconds, runnable_seconds)
 
 
+def stat_fields(process: ProcessId) -> list[bytes] | None:
+    """What the kernel tells of it behind its name, from the state on; None when that very process is gone."""
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return fields if len(fields) >= 20 and int(fields[19]) == process.started else None
+
+
 def identify(pid: int) -> ProcessId | None:
     """None when there is no such process."""
     started = start_time(pid)
@@ -86,8 +92,8 @@ def identify(pid: int) -> ProcessId | None:
 
 def is_running(process: ProcessId) -> bool:
     """Whether that very process still runs; one that ended and was not waited for does not."""
-    found = scheduling(process)
-    return found is not None and found.state not in "ZX"
+    fields = stat_fields(process)
+    return fields is not None and fields[0] not in (b"Z", b"X")
 
 
 def signal_group(leader: int, number: int) -> bool:

@@ -22,7 +22,7 @@ from pitstop import protocol
 __all__ = ["Hosting"]
 
 SOCKET = "host.sock"
-ATTACHED = "*.attached"
+ATTACHED = ".attached"
 RETRY_SECONDS = 5.0
 # The end of a job waits this long for its last state to reach the disk.
 PERSIST_SECONDS = 300.0
@@ -44,7 +44,11 @@ class Hosting:
 
     @property
     def is_used(self) -> bool:
-        return next(self.staging.glob(ATTACHED), None) is not None
+        try:
+            with os.scandir(self.staging) as found:
+                return any(entry.name.endswith(ATTACHED) for entry in found)
+        except OSError:
+            return False
 
     def look(self, keeper: KeeperClient, present: ProcessId | None) -> ProcessId | None:
         """The host process, started where a rank waits for one and none runs."""

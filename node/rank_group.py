@@ -307,8 +307,10 @@ class RankGroup:
             self._errors.look(running)
         if self._keeper is not None and not self._keeper.lost:
             placement = self.placement
-            spare = self.spare.look(self._keeper, placement.spare, self.readings(), self._inherited())
-            self.placement = replace(placement, host=self.hosting.look(self._keeper, placement.host), spare=spare)
+            spare = self.spare.look(self._keeper, placement.spare, self.readings, self._inherited)
+            host = self.hosting.look(self._keeper, placement.host)
+            if (spare, host) != (placement.spare, placement.host):
+                self.placement = replace(placement, host=host, spare=spare)
         if now - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = now

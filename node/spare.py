@@ -45,18 +45,23 @@ class Spare:
         return path, self._script
 
     def look(
-        self, keeper: KeeperClient, present: ProcessId | None, readings: Mapping[int, RankReading], environment: Mapping[str, str]
+        self,
+        keeper: KeeperClient,
+        present: ProcessId | None,
+        read: Callable[[], Mapping[int, RankReading]],
+        inherit: Callable[[], Mapping[str, str]],
     ) -> ProcessId | None:
         """The spare's process, started when every rank has made a step: before that it would only be in their way."""
         if self._script is None or self._python is None or (present is not None and is_running(present)):
             return present
+        readings = read()
         at_work = readings and all(it.progress is not None and it.progress.completed > 0 for it in readings.values())
         if not at_work:
             return present
         (self._folder / SOCKET).unlink(missing_ok=True)
         words = [self._python, "-c", program_of("pitstop.spare"), str(self._folder / SOCKET)]
         try:
-            return keeper.spawn({"spare": True}, words, environment, str(Path.cwd()), self._folder / "spare.log")
+            return keeper.spawn({"spare": True}, words, inherit(), str(Path.cwd()), self._folder / "spare.log")
         except KeeperError as problem:
             self._say(f"no warm spare: {problem}")
             self._script = None

@@ -54,7 +54,8 @@ class FileTail:
             self.position = Position()
         if size == self.position.offset:
             return b""
-        room = max(most_bytes, MAX_LINE_BYTES)
+        # Room that is not needed costs more than the lines: it is new memory with each reading.
+        room = min(max(most_bytes, MAX_LINE_BYTES), size - self.position.offset)
         # A file object costs more than the call, and every rank's file is read several times a second.
         source = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -62,7 +63,7 @@ class FileTail:
         finally:
             os.close(source)
         end = block.rfind(b"\n") + 1
-        if end < len(block) and (len(block) - end >= MAX_LINE_BYTES or (final and len(block) < room)):
+        if end < len(block) and (len(block) - end >= MAX_LINE_BYTES or (final and self.position.offset + len(block) >= size)):
             end = len(block)
         if not end:
             return b""
