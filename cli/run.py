@@ -47,8 +47,12 @@ def data_directory(option: Path | None) -> Path:
 
 def service_clients(service: str, token_file: Path | None) -> tuple[str, str | None]:
     """The checked address and the token. Raises UsageError."""
-    parts = urlsplit(service)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(service)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
         raise UsageError(f"--service {service!r} is no address such as {DEFAULT_SERVICE}")
     try:
         return service.rstrip("/"), read_token(token_file)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx2
+from node.kept_connection import KeptConnection
 
 __all__ = ["Refused", "ServiceClient", "ServiceUnavailable", "read_token", "words_of"]
 
-# httpx2 tells of every request at INFO; a launcher's terminal belongs to the ranks.
-logging.getLogger("httpx2").setLevel(logging.WARNING)
 NUMBERS = re.compile(r"\[Errno -?\d+\] ")
 
 
@@ -47,25 +43,15 @@ def words_of(problem: Exception) -> str:
     return NUMBERS.sub("", str(problem))
 
 
-@cache
-def trusted_authorities() -> ssl.SSLContext:
-    """The system's, read once: an agent has five clients, and each reading takes a tenth of a second."""
-    return httpx2.create_ssl_context(trust_env=False)
-
-
 class ServiceClient:
     """Calls of one thread. Every call raises ServiceUnavailable or Refused, and nothing else."""
 
     def __init__(self, service: str, token: str | None, timeout_seconds: float = 3.0) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # The service is in the cluster: a proxy of the environment is for other places.
-        self._client = httpx2.Client(
-            base_url=service, headers=headers, timeout=timeout_seconds, trust_env=False, verify=trusted_authorities()
-        )
+        self._connection = KeptConnection(service, {"Authorization": f"Bearer {token}"} if token else {})
         self._timeout_seconds = timeout_seconds
 
     def close(self) -> None:
-        self._client.close()
+        self._connection.close()
 
     def register_job(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """The service's document of the job, with the generation that it heard of last."""
@@ -91,7 +77,7 @@ class ServiceClient:
     def commands(self, node: str, after: int, wait_seconds: float) -> list[dict[str, Any]]:
         """Command rows with an id above `after`, waited for at most `wait_seconds`."""
         path = f"/api/v1/nodes/{quote(node, safe='')}/commands?after={after}&wait={wait_seconds:g}"
-        answer = self._call("GET", path, timeout=self._timeout_seconds + wait_seconds)
+        answer = self._call("GET", path, None, {}, self._timeout_seconds + wait_seconds)
         items = answer.get("items")
         return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
@@ -101,23 +87,26 @@ class ServiceClient:
     def send_logs(self, batch: str, body: bytes) -> dict[str, Any]:
         """Send one NDJSON batch; sending it twice under one id is harmless."""
         headers = {"Pitstop-Batch": batch, "Content-Type": "application/x-ndjson"}
-        return self._call("POST", "/api/v1/logs", content=body, headers=headers, timeout=3 * self._timeout_seconds)
+        return self._call("POST", "/api/v1/logs", body, headers, 3 * self._timeout_seconds)
 
     def _post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        return self._call("POST", path, content=json.dumps(document).encode(), headers={"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        return self._call("POST", path, json.dumps(document).encode(), headers, self._timeout_seconds)
 
-    def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+    def _call(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_seconds: float
+    ) -> dict[str, Any]:
         try:
-            answer = self._client.request(method, path, **options)
-        except httpx2.HTTPError as problem:
-            raise ServiceUnavailable(f"{type(problem).__name__}: {words_of(problem)}") from None
-        if answer.status_code >= 500 or answer.status_code == 429:
-            raise ServiceUnavailable(f"status {answer.status_code}")
+            status, content = self._connection.request(method, path, body, headers, timeout_seconds)
+        except (OSError, HTTPException, ValueError) as problem:
+            raise ServiceUnavailable(words_of(problem) or type(problem).__name__) from None
+        if status >= 500 or status == 429:
+            raise ServiceUnavailable(f"status {status}")
         try:
-            document = answer.json() if answer.content else {}
+            document = json.loads(content) if content else {}
         except ValueError:
             document = {}
-        if answer.status_code >= 400:
+        if status >= 400:
             detail = document.get("detail") or document.get("title") if isinstance(document, dict) else None
-            raise Refused(answer.status_code, str(detail or answer.text[:200]))
+            raise Refused(status, str(detail or content[:200].decode("utf-8", "replace")))
         return document if isinstance(document, dict) else {}

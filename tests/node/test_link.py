@@ -113,4 +113,4 @@ def test_a_service_that_nobody_named_is_not_missed(tmp_path: Path) -> None:
     link.start()
     wait_for(lambda: said)
     assert not link.finish(60)
-    assert said == ["no service answers (ConnectError: Connection refused); going on without one"]
+    assert said == ["no service answers (Connection refused); going on without one"]
