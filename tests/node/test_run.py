@@ -281,6 +281,7 @@ def test_another_command_does_not_take_a_job_over(runs: Runs, script: Path, flag
     [
         (["--", "/no/such/program"], "is not found"),
         (["--service", "nowhere", "--", BARE_PYTHON, "x"], "is no address"),
+        (["--service", "http://here:all", "--", BARE_PYTHON, "x"], "is no address"),
         (["--token-file", "/no/such/file", "--", BARE_PYTHON, "x"], "cannot read the token file"),
         (["--data-dir", "/proc/x", "--", BARE_PYTHON, "x"], "--data-dir"),
     ],
