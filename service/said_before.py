@@ -32,10 +32,10 @@ class SaidBefore:
 
     def read(self, node: str, body: bytes) -> tuple[Said, float] | None:
         """What `body` says, and its clock; None where nothing like it was said lately."""
-        beginning, clock = parted(body)
-        for said_before, said in self._known.get(node, ()) if clock else ():
-            if said_before == beginning:
-                return said, float(clock)
+        for beginning, said in self._known.get(node, ()):
+            if body.startswith(beginning):
+                clock = plain(body[len(beginning) :])
+                return (said, float(clock)) if clock else None
         return None
 
     def remember(self, node: str, body: bytes, said: Said) -> None:
@@ -48,9 +48,14 @@ class SaidBefore:
 
 
 def parted(body: bytes) -> tuple[bytes, bytes]:
-    """A document before its clock, and the clock where it is a plain number, the last member of the outermost object."""
-    beginning, _, end = body.rpartition(CLOCK)
+    """A document up to its clock, and the clock where it is a plain number, the last member of the outermost object."""
+    beginning, name, end = body.rpartition(CLOCK)
+    return beginning + name, plain(end)
+
+
+def plain(end: bytes) -> bytes:
+    """The number before the end of an object, b"" where that is not all."""
     clock = end[:-1].strip()
     whole, _, fraction = clock.partition(b".")
-    plain = end[-1:] == b"}" and whole.isdigit() and len(whole) <= MOST_DIGITS and (not fraction or fraction.isdigit())
-    return beginning, clock if plain else b""
+    is_plain = end[-1:] == b"}" and whole.isdigit() and len(whole) <= MOST_DIGITS and (not fraction or fraction.isdigit())
+    return clock if is_plain else b""
