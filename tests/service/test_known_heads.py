@@ -222,6 +222,28 @@ def test_what_the_short_way_does_not_answer_reaches_the_route_whole(site: Site) 
     assert b'{"route":"n1","body":"\\"news of the day\\""}' in site.send(head + b"\r\n\r\n" + body[:3], body[3:])
 
 
+def test_a_connection_that_repeats_itself_is_heard_out_each_time(site: Site) -> None:
+    tick, news, other = request(), request(b'"news"'), request(node=b"n2")
+    site.send(tick, other)
+    sent = (tick, tick, news, tick, tick, other, tick[:-3], tick[-3:], tick, tick + other, tick)
+    short, route = b'{"short":"n1"}', b'{"route":"n1","body":"\\"news\\""}'
+    expected = [short, short, route, short, short, b'{"short":"n2"}', short, short, short, b'{"short":"n2"}', short]
+    assert bodies(site.send(*sent))[1::2][: len(expected)] == expected
+
+
+def test_a_token_that_ends_between_two_requests_of_a_connection_ends_there(site: Site) -> None:
+    site.valid["secret"] = AGENT
+    mine = request(more=b"Authorization: Bearer secret")
+    site.send(mine)
+    with socket.create_connection(site.address, timeout=30) as connection:
+        for valid in (True, True, True, False):
+            if not valid:
+                del site.valid["secret"]
+            connection.sendall(mine)
+            connection.recv(65536)
+    assert [name for name, *_ in site.said] == ["agent"] * 4 + ["nobody"]
+
+
 def test_a_head_whose_lines_end_in_another_way_never_becomes_known(site: Site) -> None:
     odd = request().replace(b"\r\nContent-Type", b"\nContent-Type")
     for _ in range(3):
