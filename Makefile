@@ -30,7 +30,7 @@ demo: $(STAMP)
 test: unit acceptance
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -m "not acceptance and not soak and not gpu" -rs -n 3 $(FILES)
+	$(BIN)/python -m pytest -m "not acceptance and not soak and not gpu" -rs -n 4 $(FILES)
 
 acceptance: $(STAMP)
 	$(BIN)/python -m pytest -m "acceptance and not soak" -rs -n 2 $(FILES)
