@@ -43,6 +43,8 @@ TRANSITION_SECONDS = 300.0
 # Starting from a stored checkpoint instead of what the ranks still hold: environment, CUDA and recomputation (Unicron, figure 2).
 RESTART_SECONDS = 1_740.0
 HISTORY = 200
+# Jobs that a note names; the others are counted.
+NAMED = 5
 # A step time that moves by less than this leaves plans as they are.
 DRIFT = 0.1
 
@@ -91,11 +93,11 @@ def stored_cluster(session: Session, now: float) -> StoredCluster:
         except PlanError as problem:
             notes.append(f"{item.job.name} is not planned: {problem}")
             sites = {name: site for name, site in sites.items() if name not in item.nodes}
-    notes += [
-        f"none of the step times of {task.name} is known: a rank of it is taken to do {ASSUMED_FLOPS:.3g} FLOP/s"
-        for task in tasks
-        if task.guessed and not task.waiting
-    ]
+    guessed = [task.name for task in tasks if task.guessed and not task.waiting]
+    if guessed:
+        more = f" and {len(guessed) - NAMED} more" if len(guessed) > NAMED else ""
+        names = ", ".join(guessed[:NAMED]) + more
+        notes.append(f"no step time is known of {names}: each rank is taken to do {ASSUMED_FLOPS:.3g} FLOP/s")
     rates, repair = _rates(session, now)
     return StoredCluster(ClusterState(sites, tuple(tasks), rates, repair), tuple(notes))
 

@@ -186,7 +186,7 @@ def test_a_job_of_which_nothing_is_measured_yet_is_not_moved_by_itself(cluster: 
 
     assert held() == "none of its step times is known yet" and held(moved="small") is None
     page = cluster.client.get("/plan", headers=cluster.admin).text
-    assert "none of the step times of small is known: a rank of it is taken to do 1.25e+14 FLOP/s" in page
+    assert "no step time is known of small: each rank is taken to do 1.25e+14 FLOP/s" in page
     cluster.attempt("small", ("n1",), 1)
     cluster.measure("small")
     assert held() is None
