@@ -190,6 +190,9 @@ def test_a_job_of_which_nothing_is_measured_yet_is_not_moved_by_itself(cluster: 
     cluster.attempt("small", ("n1",), 1)
     cluster.measure("small")
     assert held() is None
+    for number in range(7):
+        cluster.start(f"new{number}", f"m{number}", seconds=None)
+    assert "is known of new0, new1, new2, new3, new4 and 2 more:" in cluster.client.get("/plan", headers=cluster.admin).text
 
 
 def test_a_stale_plan_is_refused(cluster: Cluster) -> None:
